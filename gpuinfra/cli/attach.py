@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.attach_options import DOCKER, AttachOptions, check_options, read_address, read_identity
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 LONGEST = "1m"
 
@@ -45,7 +45,7 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
     from gpuinfra.app.durations import seconds_of
     from gpuinfra.views import targets as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     host, at = read_address(address, port)
     options = AttachOptions(
         name=name,

@@ -8,7 +8,7 @@ import typer
 
 from gpuinfra.app.durations import grace_of
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Exit
 
@@ -26,7 +26,7 @@ def cancel(
     """Stop a job: ask it to end, kill it after the grace period, and fetch its outputs."""
     from gpuinfra.views import job as view
 
-    settings = begin(context)
+    settings = start_command(context)
     seconds = grace_of(grace)
     workspace = open_workspace(settings)
     found = workspace.history.find(run)

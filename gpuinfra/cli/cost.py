@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -34,7 +34,7 @@ def cost(
     from gpuinfra.app.cost import usage
     from gpuinfra.views import cost as view
 
-    settings = begin(context)
+    settings = start_command(context)
     if csv and settings.json:
         raise usage("two output formats", "`--csv` and `--json` exclude each other", "use one of them")
     with open_frontend(settings) as frontend:

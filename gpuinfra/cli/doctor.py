@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -22,7 +22,7 @@ def doctor(
     from gpuinfra.models.health import CheckStatus
     from gpuinfra.views import doctor as view
 
-    settings = begin(context, needs_state=False)
+    settings = start_command(context, needs_state=False)
     with open_frontend(settings) as frontend:
         examination = examine(settings, machines or [], frontend)
     view.show(examination, json=settings.json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def down(
@@ -28,7 +28,7 @@ def down(
     from gpuinfra.app.left_on import note_left_on
     from gpuinfra.views import receipt as view
 
-    settings = begin(context, needs_state=False)
+    settings = start_command(context, needs_state=False)
     seconds = seconds_of("--timeout", timeout) if timeout else SECONDS
     with open_frontend(settings) as frontend:
         result = stop(settings, machines, frontend, delete=delete, seconds=seconds)

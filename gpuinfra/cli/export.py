@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.export import ARM, DOCKER_CONTEXT, SSH_CONFIG
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def export(
@@ -35,7 +35,7 @@ def export(
 
     check_format(form)
     # A template needs only the spec, and no account.
-    settings = begin(context, reaches_cloud=form != ARM)
+    settings = start_command(context, reaches_cloud=form != ARM)
     if form == DOCKER_CONTEXT and output is None and not settings.json and sys.stdout.isatty():
         raise usage("a Docker context is a binary archive", "write it to a file with `--output FILE`")
     with open_frontend(settings) as frontend:

@@ -13,7 +13,7 @@ from typer.main import get_command
 from gpuinfra import __version__
 from gpuinfra.cli.commands import COMMANDS
 from gpuinfra.cli.fast_parsing import use_fast_parsing
-from gpuinfra.cli.options import begin, shared_parameters
+from gpuinfra.cli.options import shared_parameters, start_command
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean
 
@@ -114,7 +114,7 @@ def root(
 ) -> None:
     """Create GPU machines in Azure from a YAML file, run jobs on them, and switch them off with proof."""
     if version:
-        _show_version(json=begin(context, reaches_cloud=False).json)
+        _show_version(json=start_command(context, reaches_cloud=False).json)
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

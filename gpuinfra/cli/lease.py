@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -27,7 +27,7 @@ def lease(
     from gpuinfra.app.lease import lease as change_lease
     from gpuinfra.views import lease as view
 
-    settings = begin(context, needs_state=False)
+    settings = start_command(context, needs_state=False)
     with open_frontend(settings) as frontend:
         state, in_vain = change_lease(settings, machine, extend, frontend, release=release)
     view.show(state, json=settings.json)

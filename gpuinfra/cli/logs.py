@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Exit
 
@@ -27,7 +27,7 @@ def logs(
     from gpuinfra.views import diagnostics as diagnostics_view
     from gpuinfra.views import job as view
 
-    settings = begin(context, reaches_cloud=follow)
+    settings = start_command(context, reaches_cloud=follow)
     only = {"stdout": (view.STDOUT,), "stderr": (view.STDERR,), "both": view.BOTH}[stream]
     with open_frontend(settings) as frontend:
         output = view.TerminalSink(json=settings.json, progress=frontend, timestamps=timestamps, only=only)

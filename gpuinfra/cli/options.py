@@ -18,7 +18,7 @@ PANEL = "Options of every command"
 _KEY = "gpuinfra.options"
 
 
-def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bool = True) -> Settings:
+def start_command(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bool = True) -> Settings:
     """Start the log, and the embedded Azure if needed, and return the command's settings."""
     from gpuinfra import log
     from gpuinfra.app.settings import open_settings

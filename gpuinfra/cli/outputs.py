@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import ID
 
 
@@ -24,7 +24,7 @@ def outputs(
     from gpuinfra.app.outputs import outputs as fetch
     from gpuinfra.views import outputs as view
 
-    settings = begin(context)
+    settings = start_command(context)
     with open_frontend(settings) as frontend:
         found = fetch(settings, run, folder, frontend)
     shown = view.RunOutputs(found.run, found.path, found.files, copied=folder is not None, left_out=found.left_out)

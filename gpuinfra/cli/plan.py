@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -21,7 +21,7 @@ def plan(
     from gpuinfra.app.plan import make_plans
     from gpuinfra.views import plan as view
 
-    settings = begin(context)
+    settings = start_command(context)
     with open_frontend(settings) as frontend:
         plans, errors, ended_by = make_plans(settings, specs, frontend)
     view.show(plans, errors.diagnostics, json=settings.json)

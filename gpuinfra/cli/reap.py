@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def reap(
@@ -37,7 +37,7 @@ def reap(
     from gpuinfra.app.reap import reap as run_reap
     from gpuinfra.views import reap as view
 
-    settings = begin(context, needs_state=False)
+    settings = start_command(context, needs_state=False)
     options = ReapOptions(specs, timedelta(seconds=grace_of(grace)), starts=start, deletes=delete, dry_run=dry_run)
     with open_frontend(settings) as frontend:
         reaped, code = run_reap(settings, options, frontend)

@@ -9,7 +9,7 @@ import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt, usage
 from gpuinfra.cli import job_options as job
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def run(  # noqa: PLR0913, PLR0917 each is an option
@@ -41,7 +41,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     from gpuinfra.views import receipt as receipt_view
     from gpuinfra.views.job import show_result as show_job
 
-    settings = begin(context)
+    settings = start_command(context)
     if script and script.startswith("-"):
         note = f"`{script}` comes after the spec, where the script is expected"
         help_line = f"put options before the spec: `gpuinfra run {quote(script)} … {quote(spec)} train.py`"

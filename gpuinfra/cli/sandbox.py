@@ -9,7 +9,7 @@ import typer
 
 from gpuinfra.app.sandbox import Sandbox, fault_names
 from gpuinfra.cli.lazy_group import Group
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import start_command
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
@@ -37,7 +37,7 @@ def start(
     """Start the server in the background, unless it is running."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         running = server.status()
         description = running or server.start()
@@ -53,7 +53,7 @@ def stop(context: typer.Context) -> None:
     """Stop the server. Its content stays; its clock stops until the next start."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         stopped = server.stop()
     view.show_stopped(stopped, json=settings.json)
@@ -64,7 +64,7 @@ def status(context: typer.Context) -> None:
     """Show whether the server is running, its address, and a summary of its content."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         description = server.status()
         state = server.client().get("status") if description else {}
@@ -77,7 +77,7 @@ def reset(context: typer.Context) -> None:
     """Delete all machines, groups, bills, faults and logs. Ids, secrets, certificates and clock stay."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         server.reset()
     view.show_reset(json=settings.json)
@@ -88,7 +88,7 @@ def env(context: typer.Context) -> None:
     """Print variables that point other clients to the sandbox: eval "$(gpuinfra sandbox env)". Contains a secret."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     view.show_environment(server.environment(), json=settings.json)
 
 
@@ -132,7 +132,7 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     """Arm a fault for matching requests. Without a name, show armed faults."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     given = {
         "method": method,
         "type": type_,
@@ -174,7 +174,7 @@ def clock(
     """Show the sandbox's clock, set its speed, or move it forward. Operations, leases, tokens and bills follow it."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     payload: dict[str, float] = {} if speed is None else {"speed": speed}
     if advance is not None:
         payload["advance"] = _seconds(advance)
@@ -197,7 +197,7 @@ def quota(
     """Show or set quota limits, to test a subscription without GPU quota."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     given = {"region": region, "family": family, "limit": limit}
     missing = [f"--{name}" for name, value in given.items() if value is None]
     if 0 < len(missing) < len(given):
@@ -214,7 +214,7 @@ def bill(context: typer.Context) -> None:
     """Show what every machine cost, from its power states."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         machines = server.client().get("bill")["machines"]
     view.show_bill(machines, json=settings.json)
@@ -233,7 +233,7 @@ def log(
     """Show all requests to the simulated API, or all long-running operations."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         if operations:
             found = server.client().get(f"operations?after={after}")["operations"]

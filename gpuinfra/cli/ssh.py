@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import start_command
 from gpuinfra.cli.signals import restore_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -31,7 +31,7 @@ def ssh(
     from gpuinfra.app.ssh import login_command
     from gpuinfra.views import json_output
 
-    settings = begin(context)
+    settings = start_command(context)
     if config and words:
         raise _usage("`--config` does not run a command")
     if config:

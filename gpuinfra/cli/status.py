@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def status(
     from gpuinfra.app.status import open_status, settle_stopped
     from gpuinfra.views import status as view
 
-    settings = begin(context, needs_state=False)
+    settings = start_command(context, needs_state=False)
     with open_frontend(settings) as frontend, explained("listing machines"):
         query = open_status(settings, names or [], frontend, agents=agent)
         machines, now = query.look()

@@ -8,7 +8,7 @@ import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.cli import job_options as job
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def submit(  # noqa: PLR0913, PLR0917 each is an option
@@ -43,7 +43,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     from gpuinfra.app.submit import submit as run_submit
     from gpuinfra.views import job as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     request = JobRequest(
         script=script,
         words=job.script_words(words, "submit"),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit, Severity
 
 
@@ -18,7 +18,7 @@ def targets(
     from gpuinfra.app.targets import call_targets, list_targets
     from gpuinfra.views import targets as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     found = list_targets(settings)
     listed = sorted(found.targets, key=lambda target: target.name)
     with open_frontend(settings) as frontend:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, open_frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 LONGEST = "1h"
 
@@ -34,7 +34,7 @@ def up(
     from gpuinfra.app.up import UpOptions, up_all
     from gpuinfra.views import up as view
 
-    settings = begin(context)
+    settings = start_command(context)
     options = UpOptions(seconds_of("--timeout", timeout), adopt=adopt, delete=delete, host_key=host_key)
     found = load_specs(specs)
     with open_frontend(settings) as frontend:
