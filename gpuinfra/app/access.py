@@ -1,23 +1,37 @@
-"""Open a cloud for a command: Azure as the shell is configured for it, or the sandbox."""
+"""Open the cloud for a command: Azure as the shell is configured for it, or the sandbox. Keep the two apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.azure.access import Access
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.cloud import Cloud
+    from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.market.port import Market
     from gpuinfra.provision.waiting.deadline import Deadline
     from gpuinfra.provision.waiting.progress import Progress
+
+# For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
+LOOK_SECONDS = 15.0
+OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
+# Off for the user, but still billed.
+BILLED = frozenset({"stopping", "stopped"})
 
 
 def open_access(settings: Settings, subscription: str | None = None) -> Access:
@@ -79,13 +93,6 @@ def _sandbox_access() -> Access:
     )
 
 
-# For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
-LOOK_SECONDS = 15.0
-OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
-# Off for the user, but still billed.
-BILLED = frozenset({"stopping", "stopped"})
-
-
 def cloud_of(settings: Settings, target: Target) -> Settings:
     """Return the settings that find a target's machine: a simulated one exists only in the sandbox."""
     return replace(settings, cloud="sandbox") if target.simulated else settings
@@ -121,3 +128,97 @@ def power_of(
         return f"{machine.name} is {found.power}{billed}" if found.power in OFF else None
 
     return ask
+
+
+@contextmanager
+def cloud_errors(doing: str) -> Iterator[None]:
+    """Convert errors from Azure to Problems."""
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.problems import explain
+
+    try:
+        yield
+    except CloudError as error:
+        raise explain(error, doing) from error
+
+
+@dataclass(frozen=True)
+class CloudSession:
+    """A cloud, opened for one command."""
+
+    settings: Settings
+    cloud: Cloud
+    market: Market
+
+    def machine_id(self, name: str, group: str | None) -> MachineId:
+        """Return the ID of a machine in this session's subscription."""
+        from gpuinfra.models.resource import MachineId
+        from gpuinfra.provision.names import default_group
+
+        return MachineId(self.cloud.subscription, group or default_group(name), name)
+
+    def journal(self, name: str) -> Journal:
+        """Return the journal for actions on a machine."""
+        from gpuinfra.provision.journal import Journal
+
+        folder = None if self.settings.ignores_state else self.settings.state
+        return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
+
+
+def open_session(
+    settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
+) -> CloudSession:
+    """Open the cloud, with `seconds` for all its requests."""
+    from gpuinfra.app.access import open_clients
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.azure.market import AzureMarket
+    from gpuinfra.provision.waiting.deadline import Deadline
+
+    clients = open_clients(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
+    return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
+
+
+def is_simulated(settings: Settings) -> bool:
+    """Return whether this command uses the sandbox."""
+    from gpuinfra.provision.azure.access import is_local
+
+    return settings.cloud == "sandbox" or is_local(os.environ)
+
+
+def check_target(settings: Settings, target: Target) -> None:
+    """Raise Problem if a real command would use a simulated machine, or a sandbox command a real one."""
+    if not target.address or target.simulated == is_simulated(settings):
+        return
+    if target.simulated:
+        note = f"`{target.name}` is a simulated machine of the embedded Azure, and this command is for real ones"
+        help_line = (
+            f"to use it, add `--sandbox`; for a real machine of this name, `gpuinfra detach {quote(target.name)}` first"
+        )
+    else:
+        note = f"`{target.name}` is a real machine, and this command is for the embedded Azure"
+        help_line = "to use it, leave out `--sandbox`, and unset GPUINFRA_CLOUD and GPUINFRA_ARM_ENDPOINT"
+    diagnostic = Diagnostic(Code.WRONG_CLOUD, "target of another cloud", note=note, help=help_line)
+    raise Problem(diagnostic, exit_code=Exit.USAGE)
+
+
+def consent_to_replace(settings: Settings, workspace: Path, name: str, frontend: Frontend, *, simulated: bool) -> None:
+    """Ask before a simulated target replaces a real one, or the reverse. Without a terminal, it needs `--yes`."""
+    from gpuinfra.workbench.targets import find_target
+
+    before = find_target(workspace, name)
+    # A target without a host key was never used by gpuinfra: perhaps a Workbench file whose machine is long gone.
+    if before is None or not (before.address and before.host_key) or before.simulated == simulated or settings.yes:
+        return
+    old, new = ("simulated", "real") if before.simulated else ("real", "simulated")
+    question = Question(f"Replace the {old} target {name} ({before.address}) by a {new} one?")
+    if frontend.can_ask and frontend.confirm(question):
+        return
+    raise Problem(
+        Diagnostic(
+            Code.NEEDS_CONSENT,
+            "this would replace a target",
+            note=f"`{name}` is a {old} machine at {before.address}, and would become a {new} one; nothing was changed",
+            help="choose another name (`target.name` in a spec), or give `--yes` to replace it",
+        ),
+        exit_code=Exit.USAGE,
+    )

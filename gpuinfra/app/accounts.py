@@ -11,7 +11,7 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.run import Run
     from gpuinfra.provision.costing.activity import Event

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
     from gpuinfra.models.target import Target
@@ -61,7 +61,7 @@ def is_agent_armed(session: CloudSession, found: ObservedResource, machine: Mach
 
 def ask_agent(session: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
     """Return the state that a machine's guest agent reports, or why it is unknown."""
-    from gpuinfra.app.machines import with_known_key
+    from gpuinfra.app.machine_names import with_known_key
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.connection.private_keys import identity_of

@@ -37,9 +37,9 @@ NEEDS_GPU = ("nvidia-runtime", "gpu")
 
 def attach(settings: Settings, options: AttachOptions, seconds: float, frontend: Frontend) -> AttachResult:
     """Check the machine, write its target files, and return the result. Raise Problem if a check fails."""
+    from gpuinfra.app.access import consent_to_replace
     from gpuinfra.app.host_keys import check_host_key, record_host_key
     from gpuinfra.app.passwords import Secret, read_password
-    from gpuinfra.app.simulation import consent_to_replace
     from gpuinfra.models.results import AttachResult
     from gpuinfra.runner.connection.host_key import HostKey
     from gpuinfra.workbench.compute import joined_address
@@ -164,8 +164,8 @@ def trusted_key(
     options: AttachOptions, before: Target | None, settings: Settings, seconds: float, frontend: Frontend
 ) -> HostKey:
     """Return the host key that the machine must show: from the options, the target file, or the user's consent."""
+    from gpuinfra.app.access import is_simulated
     from gpuinfra.app.host_keys import check_host_key
-    from gpuinfra.app.simulation import is_simulated
     from gpuinfra.runner.connection.handshake import first_meeting, place
     from gpuinfra.runner.connection.host_key import HostKey
 

@@ -10,8 +10,8 @@ from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, cre
 from gpuinfra.models.events import ConsentDetails, Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.consent import Decision
     from gpuinfra.models.plan import Plan

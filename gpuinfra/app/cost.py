@@ -13,8 +13,8 @@ from gpuinfra.models.resource import Kind
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.cost import CostReport, CostRow
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.provision.costing.activity import Event
@@ -33,14 +33,15 @@ _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 def cost(settings: Settings, since: str, by: str | None, tag: str | None, frontend: Frontend) -> CostReport:
     """Return what machines have cost since a time, by machine, run or tag."""
-    from gpuinfra.app.machines import common_subscription, explained, open_session
+    from gpuinfra.app.access import cloud_errors, open_session
+    from gpuinfra.app.specs import common_subscription
     from gpuinfra.parse.files import load_paths
     from gpuinfra.workspace import find_workspace
 
     wanted = _wanted(by, tag)
     _moment(since, datetime.now(UTC))  # report an invalid value before any request
     specs = load_paths([str(find_workspace(settings.workspace))]).specs
-    with explained("reading what machines cost"):
+    with cloud_errors("reading what machines cost"):
         session = open_session(settings, common_subscription(specs), SECONDS, frontend)
         return CostQuery(session, frontend).report(since, wanted, tag)
 

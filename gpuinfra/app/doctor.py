@@ -13,8 +13,8 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.health import HealthCheck, HealthReport, MachineHealth
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import LocatedSpec
@@ -28,7 +28,8 @@ SECONDS = 120.0
 
 def examine(settings: Settings, names: Sequence[str], frontend: Frontend) -> HealthReport:
     """Check the account, this computer, and the machines with these names, or all machines without names."""
-    from gpuinfra.app.machines import common_subscription, open_session
+    from gpuinfra.app.access import open_session
+    from gpuinfra.app.specs import common_subscription
     from gpuinfra.models.health import CheckStatus, HealthReport, problem
 
     specs, here = _specs(settings)
@@ -176,11 +177,11 @@ AT_ONCE = 4
 
 def machines(session: CloudSession, names: Sequence[str], specs: Sequence[LocatedSpec]) -> tuple[MachineHealth, ...]:
     """Return the checks of the machines with these names, or of all."""
+    from gpuinfra.app.access import cloud_errors
     from gpuinfra.app.machine_names import chosen
-    from gpuinfra.app.machines import explained
     from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
-    with explained("listing machines"):
+    with cloud_errors("listing machines"):
         rows = session.cloud.fleet.machines()
     by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
     # Sorted by name, then group: a name that exists twice appears twice.
@@ -262,7 +263,7 @@ def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> F
 
 def _with_agent(session: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
     from gpuinfra.app.agents import NoAgentError, read_agent_state
-    from gpuinfra.app.machines import with_known_key
+    from gpuinfra.app.machine_names import with_known_key
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace

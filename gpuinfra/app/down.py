@@ -13,9 +13,10 @@ from gpuinfra.diagnostics import Exit, Problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession, Named
+    from gpuinfra.app.machine_names import Named
+    from gpuinfra.app.machine_tasks import ErrorCollector
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import MachineId
     from gpuinfra.provision.waiting.deadline import Deadline
@@ -29,10 +30,9 @@ def down(
     settings: Settings, words: Sequence[str], frontend: Frontend, *, delete: bool, seconds: float = SECONDS
 ) -> DownResult:
     """Stop all machines that the words mean, at the same time, each within `seconds`."""
-    from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.app.interruption import say_states
     from gpuinfra.app.machine_names import named_machines
-    from gpuinfra.app.machine_tasks import for_each
+    from gpuinfra.app.machine_tasks import ErrorCollector, for_each
 
     def task(named: Named, settings: Settings, frontend: Frontend) -> Receipt:
         return end_machine(settings, named, frontend, delete=delete, asks=True, seconds=seconds)
@@ -91,7 +91,7 @@ def end_machine(
 
     With `asks`, stopping runs or losing outputs needs consent.
     """
-    from gpuinfra.app.machines import open_session
+    from gpuinfra.app.access import open_session
     from gpuinfra.provision.waiting.deadline import Deadline
 
     session = open_session(settings, named.subscription, seconds + LOOK_SECONDS, frontend, writes=True)
@@ -137,10 +137,10 @@ def _ended(
     cause: str,
     asks: bool,
 ) -> Receipt:
+    from gpuinfra.app.access import cloud_errors
     from gpuinfra.app.host_keys import forget_host_key, source_of_up
     from gpuinfra.app.ledger_recording import accounted, note_end
     from gpuinfra.app.machine_names import proven
-    from gpuinfra.app.machines import explained
     from gpuinfra.models.target import unreached_target
     from gpuinfra.provision.down import Teardown
 
@@ -155,7 +155,7 @@ def _ended(
         cause=cause,
     )
     try:
-        with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
+        with cloud_errors(f"{'deleting' if delete else 'deallocating'} {named.name}"):
             if asks:
                 _require_consent(session, named, frontend, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()

@@ -57,7 +57,8 @@ def _quoted(path: Path | str) -> str:
 
 
 def _arm(settings: Settings, name: str, frontend: Frontend) -> Export:
-    from gpuinfra.app.machines import one_spec, ssh_sources
+    from gpuinfra.app.plan import ssh_sources
+    from gpuinfra.app.specs import one_spec
     from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.template import make_template, notes
 
@@ -77,7 +78,7 @@ def _arm(settings: Settings, name: str, frontend: Frontend) -> Export:
 
 
 def _ssh_config(settings: Settings, name: str, _: Frontend) -> Export:
-    from gpuinfra.app.machines import bad_host_key, target_named
+    from gpuinfra.app.machine_names import bad_host_key, target_named
     from gpuinfra.runner.connection import openssh
     from gpuinfra.runner.connection.known_hosts import host_name
     from gpuinfra.runner.errors import HostKeyInvalid
@@ -97,7 +98,7 @@ def _ssh_config(settings: Settings, name: str, _: Frontend) -> Export:
 
 
 def _docker_context(settings: Settings, name: str, _: Frontend) -> Export:
-    from gpuinfra.app.machines import bad_host_key, target_named
+    from gpuinfra.app.machine_names import bad_host_key, target_named
     from gpuinfra.runner.connection.host_key import HostKey
     from gpuinfra.runner.docker import context
     from gpuinfra.runner.errors import HostKeyInvalid

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession, Named
+    from gpuinfra.app.machine_names import Named
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.events import MachineState
 

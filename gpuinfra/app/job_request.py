@@ -277,7 +277,7 @@ def check_job_destination(workspace: Path, job: JobSpec) -> None:
     name, target = job.configuration, job.target
     if name in BUILT_IN and not target.address:
         return
-    from gpuinfra.app.machines import check_specs_agree, has_target
+    from gpuinfra.app.specs import check_specs_agree, has_target
     from gpuinfra.runner.connection.known_hosts import is_same_name
     from gpuinfra.workbench.project import load_project
     from gpuinfra.workbench.targets import check_destination

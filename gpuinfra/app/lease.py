@@ -11,8 +11,8 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.hours import Hours
     from gpuinfra.models.lease import LeaseState
     from gpuinfra.models.spec import Spec
@@ -28,14 +28,14 @@ def lease(
     settings: Settings, machine: str, extend: str | None, frontend: Frontend, *, release: bool
 ) -> tuple[LeaseState, bool]:
     """Return the lease after the requested change, and whether the cost cap prevented that change."""
+    from gpuinfra.app.access import cloud_errors, open_session
     from gpuinfra.app.machine_names import located
-    from gpuinfra.app.machines import explained, open_session
     from gpuinfra.provision.lifecycle.renew import find_machine
 
     length = _length(extend, release=release)
     spec = _meant(settings, machine)
     writes = release or length is not None
-    with explained(f"looking at {spec.name if spec else machine}"):
+    with cloud_errors(f"looking at {spec.name if spec else machine}"):
         session = open_session(settings, spec.subscription if spec else None, SECONDS, frontend, writes=writes)
         named = located(settings, session.cloud, machine, spec)
         found = find_machine(session.cloud, named.name, named.group)
@@ -73,7 +73,7 @@ def _length(extend: str | None, *, release: bool) -> timedelta | None:
 
 def _meant(settings: Settings, word: str) -> Spec | None:
     """Return the machine's spec, or None."""
-    from gpuinfra.app.machines import is_path, one_spec, spec_named
+    from gpuinfra.app.specs import is_path, one_spec, spec_named
 
     return one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
 

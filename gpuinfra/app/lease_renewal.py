@@ -203,12 +203,12 @@ def _open(settings: Settings, spec: Spec | MachineId) -> Cloud:
 
 
 def _look(cloud: Cloud, spec: Spec | MachineId) -> ObservedResource | None:
-    from gpuinfra.app.machines import explained
+    from gpuinfra.app.access import cloud_errors
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision import tags
     from gpuinfra.provision.names import ref_of
 
-    with explained(f"looking at the lease of {spec.name}"):
+    with cloud_errors(f"looking at the lease of {spec.name}"):
         machine = cloud.look(ref_of(Kind.VM, spec.group_name, spec.name))
     # Others may have written the target file: it must not keep a machine on that the job does not run on.
     if machine and isinstance(spec, MachineId) and tags.get(machine.tags, tags.HOST_KEY) != spec.host_key:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.job_session import JobSession
-    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import Ref

@@ -22,7 +22,7 @@ def note_left_on(settings: Settings, names: Iterable[str], progress: Progress) -
 
     `names` are the machines of this command, which reports them itself. What cannot be read prints nothing.
     """
-    from gpuinfra.app.simulation import is_simulated
+    from gpuinfra.app.access import is_simulated
     from gpuinfra.parse.files import load_paths
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.store.ledger import Ledger

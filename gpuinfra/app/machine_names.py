@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, is_path, open_session, specs_meant
+from gpuinfra.app.access import CloudSession, check_target, cloud_errors, open_session
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.specs import is_path, one_spec, spec_named, specs_meant
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.machine_tasks import ErrorCollector
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.spec import Spec
+    from gpuinfra.models.target import Target
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.waiting.progress import Progress
 
+# Enough to find a machine; nothing is created or changed.
+FIND_SECONDS = 120.0
 LOG_SECONDS = 20.0
 
 
@@ -49,7 +54,7 @@ def _meant(settings: Settings, word: str, progress: Progress, errors: ErrorColle
     if described and not _may_name_another(word, described):
         return described
     session = open_session(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
-    with explained(f"looking for {word}"):
+    with cloud_errors(f"looking for {word}"):
         return _located(session.cloud, word, described) or [_unseen(settings, session.cloud, word)]
 
 
@@ -58,7 +63,7 @@ def located(settings: Settings, cloud: Cloud, word: str, spec: Spec | None = Non
     described = [_described(spec)] if spec else []
     if described and not _may_name_another(word, described):
         return described[0]
-    with explained(f"looking for {word}"):
+    with cloud_errors(f"looking for {word}"):
         found = _located(cloud, word, described)
         if not found:
             raise unknown_machine(settings, word, cloud.fleet.machines())
@@ -249,3 +254,92 @@ def _is_remembered(session: CloudSession, named: Named, entries: Sequence[Ledger
     with suppress(CloudError):
         return bool(cloud.fleet.activity_log(now - KEPT, now, ref.id(cloud.subscription)))
     return False
+
+
+@dataclass(frozen=True)
+class Named:
+    """A machine that a word on the command line means."""
+
+    name: str
+    group: str | None = None
+    """None if neither a spec nor Azure has it: then nothing is known about the machine."""
+    subscription: str | None = None
+    spec: Spec | None = None
+    """The machine's spec, if the word led to one."""
+
+
+def target_named(settings: Settings, name: str) -> Target:
+    """Return the target with this name: its address, user and host key.
+
+    For our machines, Azure has the state and the current address. Any other target is what its file says.
+    """
+    from gpuinfra.app.access import open_cloud
+    from gpuinfra.app.host_keys import check_host_key
+    from gpuinfra.app.machine_names import located
+    from gpuinfra.provision.find import find_target
+    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
+    from gpuinfra.workbench import targets
+    from gpuinfra.workspace import find_workspace
+
+    spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
+    if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
+        check_target(settings, attached)
+        return with_own_key(_checked_by_names(settings, _with_address(attached)))
+    cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
+    named = located(settings, cloud, name, spec)
+    spec = named.spec
+    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
+    found = find_target(cloud, named.name, named.group, ssh_port=cloud.ssh_port, identity=identity)
+    found = replace(found, name=spec.target_name) if spec else found
+    return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
+
+
+def _checked_by_names(settings: Settings, target: Target) -> Target:
+    """Return the target of a file. Its key must be the known one of its name and of the machine that the file names.
+
+    Only a machine that the user created or attached keeps its own name: in a foreign project, that may be the name of
+    any other machine of the user.
+    """
+    from gpuinfra.app.host_keys import check_host_key
+    from gpuinfra.runner.connection.known_hosts import is_own_machine
+
+    named = check_host_key(settings, replace(target, machine=target.name), says="its target file")
+    target = check_host_key(settings, target, says="its target file")
+    return target if is_own_machine(target) else named
+
+
+def with_known_key(workspace: Path, target: Target) -> Target:
+    """Return the target with its host key. A machine that `up` did not create has none in its tags; its file may."""
+    from gpuinfra.workbench import targets
+
+    if target.host_key:
+        return target
+    attached = targets.find_target(workspace, target.name)
+    return replace(target, host_key=attached.host_key) if attached else target
+
+
+def _with_address(target: Target) -> Target:
+    if target.address:
+        return target
+    raise Problem(
+        Diagnostic(
+            Code.USAGE,
+            "no machine to log in to",
+            note=f"the target `{target.name}` is of type `{target.type}`, and has no address",
+            help="`gpuinfra targets` lists the targets with their addresses",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def bad_host_key(error: Exception) -> Problem:
+    """Return the Problem for a machine whose tags have no valid host key."""
+    return Problem(
+        Diagnostic(
+            Code.BAD_HOST_KEY,
+            "no valid host key",
+            note=str(error),
+            help="a machine that `gpuinfra up` did not make has no key of ours: `gpuinfra attach` meets it",
+        )
+    )

@@ -12,8 +12,8 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.events import ReapInterrupted
 
 if TYPE_CHECKING:
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.reap import ReapResult
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
@@ -42,7 +42,8 @@ class ReapOptions:
 
 def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
-    from gpuinfra.app.machines import common_subscription, explained, open_session, readable_specs
+    from gpuinfra.app.access import cloud_errors, open_session
+    from gpuinfra.app.specs import common_subscription, readable_specs
     from gpuinfra.provision.lifecycle.reap import Rules
     from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
 
@@ -51,7 +52,7 @@ def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[
     located = readable_specs(folder, str(folder), frontend) if folder else []
     may = not missing
     wished = Rules(grace=options.grace, starts=options.starts and may, deletes=options.deletes and may)
-    with explained("listing machines"):
+    with cloud_errors("listing machines"):
         session = open_session(settings, common_subscription(located), SECONDS, frontend, writes=not options.dry_run)
         history = spec_history(folder, session.cloud.now()) if folder else SpecHistory()
         rules, notes = _rules(settings, history, located, wished)

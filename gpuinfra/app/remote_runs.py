@@ -9,7 +9,7 @@ from gpuinfra.diagnostics import Problem
 from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
 
 if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.observed import Observed
@@ -75,7 +75,8 @@ def _ask(session: CloudSession, observed: Observed, spec: Spec | None) -> Machin
 
 
 def _target(session: CloudSession, observed: Observed, spec: Spec | None) -> Target:
-    from gpuinfra.app.machines import spec_of_machine, with_known_key
+    from gpuinfra.app.machine_names import with_known_key
+    from gpuinfra.app.specs import spec_of_machine
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
 

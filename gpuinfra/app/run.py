@@ -50,7 +50,7 @@ def run_job(
 
     `word` is the spec's file or the machine's name. `after_run` overrides the spec's `afterRun`.
     """
-    from gpuinfra.app.machines import one_located
+    from gpuinfra.app.specs import one_located
 
     located = one_located(settings, word)
     afterwards = _afterwards(located.spec, after_run)
@@ -132,8 +132,8 @@ class RunWorkflow:
         self.plan, self.host_key = plan, host_key
 
     def _submit(self) -> None:
+        from gpuinfra.app.access import check_target
         from gpuinfra.app.job_session import JobSession
-        from gpuinfra.app.simulation import check_target
         from gpuinfra.app.workspace import open_workspace, with_key
 
         workspace = open_workspace(self.settings)
@@ -217,19 +217,19 @@ class RunWorkflow:
 
     def _found_key(self) -> str | None:
         """Return the host key of the machine in Azure, or None without one. Another `up` may have created it first."""
-        from gpuinfra.app.machines import explained, open_session
+        from gpuinfra.app.access import cloud_errors, open_session
         from gpuinfra.models.resource import Kind
         from gpuinfra.provision import tags
         from gpuinfra.provision.names import ref_of
 
         session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.frontend)
-        with explained(f"looking at {self.spec.name}"):
+        with cloud_errors(f"looking at {self.spec.name}"):
             found = session.cloud.look(ref_of(Kind.VM, self.spec.group_name, self.spec.name))
         return tags.get(found.tags, tags.HOST_KEY) if found else None
 
     def _switch_off(self) -> Receipt:
         from gpuinfra.app.down import end_machine
-        from gpuinfra.app.machines import Named
+        from gpuinfra.app.machine_names import Named
 
         deletes = self.afterwards == DELETE
         if deletes and (lacking := self._unfetched()):
@@ -309,7 +309,7 @@ class RunWorkflow:
         return [RemoteRun(run.id, run.is_over, run.has_outputs) for run in self._answer.runs if run.id != own]
 
     def _ask(self) -> MachineAnswer:
-        from gpuinfra.app.machines import open_session
+        from gpuinfra.app.access import open_session
         from gpuinfra.app.remote_runs import ask_machine
         from gpuinfra.models.consent import Contact, MachineAnswer
         from gpuinfra.provision.errors import CloudError
@@ -366,8 +366,8 @@ class RunWorkflow:
 
     def _leave(self) -> None:
         """Report what exists after a second Ctrl-C, without waiting."""
+        from gpuinfra.app.access import open_session
         from gpuinfra.app.interruption import LOOK_SECONDS, say_what_exists
-        from gpuinfra.app.machines import open_session
 
         self._say_left()
         with suppress(Problem):

@@ -297,7 +297,7 @@ class _Place:
 
 
 def _place(settings: Settings, run: Run) -> _Place | None:
-    from gpuinfra.app.machines import spec_of_machine
+    from gpuinfra.app.specs import spec_of_machine
     from gpuinfra.models.resource import parse_machine_id
     from gpuinfra.store.ledger import Ledger
 

@@ -33,11 +33,11 @@ def size_query(gpu: str | None, regions: Sequence[str], *, with_quota: bool) -> 
 
 def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tuple[tuple[SizeOffers, ...], bool]:
     """Return the sizes, and whether they come from the sandbox."""
-    from gpuinfra.app.machines import explained, open_session
+    from gpuinfra.app.access import cloud_errors, open_session
     from gpuinfra.provision.market.listing import list_sizes as find_sizes
 
     session = open_session(settings, None, SECONDS, progress)
-    with explained("listing sizes"):
+    with cloud_errors("listing sizes"):
         found = find_sizes(session.market, query.model, query.regions, with_quota=query.with_quota)
     return found, session.cloud.simulated
 

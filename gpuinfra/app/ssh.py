@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.host_keys import own_ssh_files
-from gpuinfra.app.machines import bad_host_key, target_named
+from gpuinfra.app.machine_names import bad_host_key, target_named
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 

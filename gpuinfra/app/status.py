@@ -13,8 +13,8 @@ from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.provision.waiting.progress import Silent
 
 if TYPE_CHECKING:
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.machine import Machine
     from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.market.port import Prices
@@ -25,7 +25,8 @@ SECONDS = 120.0
 
 def open_status(settings: Settings, names: Sequence[str], frontend: Frontend, *, agents: bool) -> StatusQuery:
     """Return a query for the machines with these names, or all machines without names."""
-    from gpuinfra.app.machines import common_subscription, open_session, readable_specs
+    from gpuinfra.app.access import open_session
+    from gpuinfra.app.specs import common_subscription, readable_specs
     from gpuinfra.workspace import find_workspace
 
     specs = readable_specs(find_workspace(settings.workspace), "the workspace", frontend)

@@ -15,10 +15,10 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
-    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.access import CloudSession
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.host_keys import MachineTrust
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.machine_tasks import ErrorCollector
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.resource import MachineId, Ref
@@ -58,10 +58,9 @@ def up_all(
     settings: Settings, specs: Sequence[LocatedSpec], options: UpOptions, frontend: Frontend
 ) -> tuple[list[UpResult], ErrorCollector, BaseException | None]:
     """Make Azure match all specs at the same time. Raise the third result, if any, after the others were shown."""
-    from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.app.interruption import say_states
-    from gpuinfra.app.machine_tasks import for_each
-    from gpuinfra.app.machines import Named
+    from gpuinfra.app.machine_names import Named
+    from gpuinfra.app.machine_tasks import ErrorCollector, for_each
 
     def task(located: LocatedSpec, settings: Settings, frontend: Frontend) -> UpResult:
         return up(
@@ -103,10 +102,10 @@ def up(  # noqa: PLR0913 each is an option
     With `asks`, the user is asked before a new machine is created. `before_change` gets the plan, and the host key for
     a new machine, after all questions and before Azure is changed.
     """
+    from gpuinfra.app.access import cloud_errors, consent_to_replace, is_simulated, open_session
     from gpuinfra.app.host_keys import MachineTrust, source_of_up
     from gpuinfra.app.ledger_recording import record_power_on
-    from gpuinfra.app.machines import explained, open_provisioner, open_session
-    from gpuinfra.app.simulation import consent_to_replace, is_simulated
+    from gpuinfra.app.plan import open_provisioner
     from gpuinfra.models.target import unreached_target
     from gpuinfra.workbench.targets import check_files, check_writable_files
     from gpuinfra.workspace import find_workspace
@@ -134,7 +133,7 @@ def up(  # noqa: PLR0913 each is an option
             before_change(plan, work.host_key.public)
 
     try:
-        with explained(f"bringing up {spec.name}"):
+        with cloud_errors(f"bringing up {spec.name}"):
             outcome = work.up(consent)
         record_power_on(settings, outcome, session, frontend)
         return _until_usable(settings, session, spec, outcome, trust, work.public_key, frontend)
@@ -154,7 +153,7 @@ def _until_usable(
 ) -> UpResult:
     """Wait for the machine if it is to be on, and write its target."""
     from gpuinfra.app.host_keys import record_host_key
-    from gpuinfra.app.machines import with_known_key
+    from gpuinfra.app.machine_names import with_known_key
     from gpuinfra.models.results import UpResult
     from gpuinfra.provision.find import target_from_spec
     from gpuinfra.runner.connection.private_keys import identity_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import check_target
 from gpuinfra.app.settings import Settings
-from gpuinfra.app.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.resource import MachineId, parse_machine_id
 
@@ -115,7 +115,7 @@ def with_spec(workspace: Workspace, job: JobSpec) -> tuple[JobSpec, Spec | None]
     target = job.target
     if not target.address:
         return job, None
-    from gpuinfra.app.machines import spec_named, spec_of_machine
+    from gpuinfra.app.specs import spec_named, spec_of_machine
 
     check_target(workspace.settings, target)
     machine = parse_machine_id(target.resource_id)

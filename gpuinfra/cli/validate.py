@@ -15,7 +15,7 @@ def validate(
     specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Spec files or folders; - for standard input.")],
 ) -> int:
     """Check specs without contacting Azure. Shows every problem with its location and a fix."""
-    from gpuinfra.app.machines import validate as load_all
+    from gpuinfra.app.specs import validate as load_all
     from gpuinfra.views import validate as view
 
     settings = start_command(context, reaches_cloud=False)

@@ -28,7 +28,7 @@ from gpuinfra.models.run import JobRef, Outputs, Run, RunState
 from gpuinfra.views.frontend import TerminalFrontend
 
 if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.access import CloudSession
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 OWN = Run(

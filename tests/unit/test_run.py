@@ -67,7 +67,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def set_answer(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
     """Make the machine answer this when it is asked for its runs."""
-    monkeypatch.setattr("gpuinfra.app.machines.open_session", lambda *_, **__: None)
+    monkeypatch.setattr("gpuinfra.app.access.open_session", lambda *_, **__: None)
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
 
 
@@ -213,7 +213,7 @@ def test_unusable_machine_is_deallocated(
     cloud.set_power(power)
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
     monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
-    monkeypatch.setattr("gpuinfra.app.machines.open_session", lambda *_, **__: SimpleNamespace(cloud=cloud))
+    monkeypatch.setattr("gpuinfra.app.access.open_session", lambda *_, **__: SimpleNamespace(cloud=cloud))
     start = Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START)
 
     def started(consent: Any) -> Any:
@@ -222,7 +222,7 @@ def test_unusable_machine_is_deallocated(
 
     monkeypatch.setattr("gpuinfra.app.up._ask", lambda *_, **__: None)
     provisioner = SimpleNamespace(up=started, host_key=SimpleNamespace(public=""), public_key="key")
-    monkeypatch.setattr("gpuinfra.app.machines.open_provisioner", lambda *_, **__: provisioner)
+    monkeypatch.setattr("gpuinfra.app.plan.open_provisioner", lambda *_, **__: provisioner)
     monkeypatch.setattr("gpuinfra.app.ledger_recording.record_power_on", lambda *_: None)
     workflow = make_workflow(tmp_path, "deallocate", [])
     workflow.work = None
@@ -251,13 +251,13 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
         raise KeyboardInterrupt
 
     for name, value in {
-        "app.machines.open_session": lambda *_, **__: SimpleNamespace(cloud=cloud),
-        "app.machines.open_provisioner": lambda *_, **__: provisioner,
+        "app.access.open_session": lambda *_, **__: SimpleNamespace(cloud=cloud),
+        "app.plan.open_provisioner": lambda *_, **__: provisioner,
         "app.host_keys.record_host_key": lambda *_: None,
         "app.ledger_recording.record_power_on": lambda *_: None,
         "app.up._ended_meanwhile": lambda *_: None,
         "app.up._wait_for_docker": lambda *_: None,
-        "app.up.say_what_exists": lambda _reached, name, *_: seen.append(name),
+        "app.up.say_what_exists": lambda _session, name, *_: seen.append(name),
         "runner.readiness.wait_until_ready": wait,
         f"app.{moment}": interrupt,
     }.items():

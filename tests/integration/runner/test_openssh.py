@@ -22,7 +22,7 @@ STAND_IN = """
 import json, sys, types
 from gpuinfra.app import machine_names as words
 from gpuinfra.app import access
-from gpuinfra.app.machines import Named
+from gpuinfra.app.machine_names import Named
 from gpuinfra.cli.main import main
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.target import Target
