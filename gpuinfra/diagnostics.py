@@ -213,3 +213,15 @@ class Problem(Exception):  # noqa: N818 it carries diagnostics, which may be sev
         self.exit_code = exit_code
         self.log = log
         """The end of a log that shows the cause."""
+
+
+def problem(
+    code: Code,
+    summary: str,
+    note: str | None = None,
+    help: str | None = None,  # noqa: A002 the name in Diagnostic
+    *,
+    exit_code: Exit = Exit.FAILED,
+) -> Problem:
+    """Return a Problem with one diagnostic that has no location."""
+    return Problem(Diagnostic(code, summary, note=note, help=help), exit_code=exit_code)

@@ -10,8 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import ask_or_refuse
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.market.port import Market
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.observed_resource import ObservedResource
     from gpuinfra.provision.waiting.progress import Progress
 
 # For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
@@ -43,33 +44,37 @@ def open_access(settings: Settings, subscription: str | None = None) -> Access:
     return current(subscription)
 
 
-def open_clients(
-    settings: Settings,
-    subscription: str | None = None,
-    *,
-    deadline: Deadline | None = None,
-    progress: Progress | None = None,
-    writes: bool = False,
+def _open_clients(
+    settings: Settings, subscription: str | None, seconds: float, progress: Progress | None = None, *, writes: bool
 ) -> Clients:
     """Return the SDK's clients. This sends no request yet. Without `writes`, requests change nothing."""
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.azure.transport import RequestLimits
+    from gpuinfra.provision.waiting.deadline import Deadline
 
-    limits = RequestLimits(deadline, progress, writes=writes, interrupt=settings.interrupt)
+    limits = RequestLimits(Deadline.after(seconds), progress, writes=writes, interrupt=settings.interrupt)
     return Clients(open_access(settings, subscription), limits, settings.correlation_id)
 
 
 def open_cloud(
     settings: Settings,
-    subscription: str | None = None,
+    subscription: str | None,
+    seconds: float,
     *,
-    deadline: Deadline | None = None,
     writes: bool = False,
 ) -> Cloud:
-    """Return the cloud. This sends no request yet. Without `writes`, requests change nothing."""
+    """Return the cloud, with `seconds` for all its requests. Without `writes`, requests change nothing."""
     from gpuinfra.provision.azure.cloud import AzureCloud
 
-    return AzureCloud(open_clients(settings, subscription, deadline=deadline, writes=writes))
+    return AzureCloud(_open_clients(settings, subscription, seconds, writes=writes))
+
+
+def look_at_vm(cloud: Cloud, machine: Spec | MachineId) -> ObservedResource | None:
+    """Return the machine's VM as Azure shows it, or None if there is none."""
+    from gpuinfra.models.resource import Kind
+    from gpuinfra.provision.names import ref_of
+
+    return cloud.look(ref_of(Kind.VM, machine.group_name, machine.name))
 
 
 def _sandbox_access() -> Access:
@@ -112,14 +117,10 @@ def power_of(
     machine = spec
 
     def ask() -> str | None:
-        from gpuinfra.models.resource import Kind
         from gpuinfra.provision.errors import CloudError
-        from gpuinfra.provision.names import ref_of
-        from gpuinfra.provision.waiting.deadline import Deadline
 
         try:
-            cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
-            found = cloud.look(ref_of(Kind.VM, machine.group_name, machine.name))
+            found = look_at_vm(open_cloud(settings, machine.subscription, LOOK_SECONDS), machine)
         except (CloudError, Problem):
             return None  # without an answer from Azure, the state is unknown
         if found is None:
@@ -169,12 +170,10 @@ def open_session(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
 ) -> CloudSession:
     """Open the cloud, with `seconds` for all its requests."""
-    from gpuinfra.app.access import open_clients
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
-    from gpuinfra.provision.waiting.deadline import Deadline
 
-    clients = open_clients(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
+    clients = _open_clients(settings, subscription, seconds, progress, writes=writes)
     return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
 
 
@@ -197,8 +196,7 @@ def check_target(settings: Settings, target: Target) -> None:
     else:
         note = f"`{target.name}` is a real machine, and this command is for the embedded Azure"
         help_line = "to use it, leave out `--sandbox`, and unset GPUINFRA_CLOUD and GPUINFRA_ARM_ENDPOINT"
-    diagnostic = Diagnostic(Code.WRONG_CLOUD, "target of another cloud", note=note, help=help_line)
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
+    raise problem(Code.WRONG_CLOUD, "target of another cloud", note, help_line, exit_code=Exit.USAGE)
 
 
 def consent_to_replace(settings: Settings, workspace: Path, name: str, frontend: Frontend, *, simulated: bool) -> None:
@@ -207,18 +205,11 @@ def consent_to_replace(settings: Settings, workspace: Path, name: str, frontend:
 
     before = find_target(workspace, name)
     # A target without a host key was never used by gpuinfra: perhaps a Workbench file whose machine is long gone.
-    if before is None or not (before.address and before.host_key) or before.simulated == simulated or settings.yes:
+    if before is None or not (before.address and before.host_key) or before.simulated == simulated:
         return
     old, new = ("simulated", "real") if before.simulated else ("real", "simulated")
     question = Question(f"Replace the {old} target {name} ({before.address}) by a {new} one?")
-    if frontend.can_ask and frontend.confirm(question):
-        return
-    raise Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this would replace a target",
-            note=f"`{name}` is a {old} machine at {before.address}, and would become a {new} one; nothing was changed",
-            help="choose another name (`target.name` in a spec), or give `--yes` to replace it",
-        ),
-        exit_code=Exit.USAGE,
-    )
+    note = f"`{name}` is a {old} machine at {before.address}, and would become a {new} one; nothing was changed"
+    help_line = "choose another name (`target.name` in a spec), or give `--yes` to replace it"
+    refusal = problem(Code.NEEDS_CONSENT, "this would replace a target", note, help_line, exit_code=Exit.USAGE)
+    ask_or_refuse(settings, frontend, question, refusal)

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.app.machine_costs import jobs_of, ledger_entries
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
@@ -124,16 +125,9 @@ class CostQuery:
 
     def _entries(self) -> list[LedgerEntry]:
         """Return this workspace's entries for this subscription. Report an unreadable ledger and return nothing."""
-        from gpuinfra.store.ledger import Ledger
-
         cloud = self.session.cloud
-        try:
-            found = Ledger(self.session.settings.state).entries()
-        except Problem as problem:
-            self.frontend.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
-            return []
-        mine = cloud.subscription.casefold()
-        return [each for each in found if each.subscription.casefold() == mine and each.simulated == cloud.simulated]
+        found = ledger_entries(self.session.settings, simulated=cloud.simulated, warn=self.frontend.note)
+        return [each for each in found if each.subscription.casefold() == cloud.subscription.casefold()]
 
     def _rows(
         self, histories: list[History], by: str, tag: str | None, since: datetime, until: datetime
@@ -145,7 +139,6 @@ class CostQuery:
         return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
 
     def _jobs(self, now: datetime) -> list[Job]:
-        from gpuinfra.app.accounts import jobs_of
         from gpuinfra.app.settlement import settle_runs
         from gpuinfra.store.history import History as Runs
 

@@ -88,10 +88,9 @@ def _state_of(settings: Settings, machine: Named) -> MachineState:
     from gpuinfra.provision.market.price_list import shipped_prices
     from gpuinfra.provision.names import default_group, ref_of
     from gpuinfra.provision.observed_resource import OFF
-    from gpuinfra.provision.waiting.deadline import Deadline
 
     try:
-        cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
+        cloud = open_cloud(settings, machine.subscription, LOOK_SECONDS)
         found = cloud.look(ref_of(Kind.VM, machine.group or default_group(machine.name), machine.name))
     except (CloudError, Problem):
         return MachineState(machine.name, "unknown")

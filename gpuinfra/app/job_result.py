@@ -60,10 +60,10 @@ class JobResult:
 
 def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> JobResult:
     """Return the result of a job, with its cost."""
-    from gpuinfra.app.ledger_recording import note_cost
-
     if work.run.machine:  # only machines have a price
-        work.run = note_cost(work)
+        from gpuinfra.app.machine_costs import record_cost
+
+        work.run = record_cost(work.workspace, work.run, tracked=work.job.tracked)
     run = work.run
     found = problems_of(run, require_gpu_use=work.job.require_gpu_use)
     diagnostics = (*(problem.diagnostics if problem else ()), *found)

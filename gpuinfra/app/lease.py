@@ -149,10 +149,10 @@ def _end_released(
 def _state(
     session: CloudSession, machine: ObservedResource, hours: Hours | None, renewed: Renewed | None
 ) -> LeaseState:
-    from gpuinfra.app.accounts import Accounts
+    from gpuinfra.app.machine_costs import MachineCosts
     from gpuinfra.provision import fleet
     from gpuinfra.provision.lease_state import lease_state
 
     prices, now = session.market.prices(fleet.sizes([machine.body])), session.cloud.now()
-    past = Accounts(session).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
+    past = MachineCosts(session).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
     return lease_state(machine, hours, now, prices, renewed, past=past, simulated=session.cloud.simulated)

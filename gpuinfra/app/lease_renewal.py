@@ -197,9 +197,8 @@ class LeaseRenewal:
 
 def _open(settings: Settings, spec: Spec | MachineId) -> Cloud:
     from gpuinfra.app.access import open_cloud
-    from gpuinfra.provision.waiting.deadline import Deadline
 
-    return open_cloud(settings, spec.subscription, deadline=Deadline.after(CLOUD_SECONDS), writes=True)
+    return open_cloud(settings, spec.subscription, CLOUD_SECONDS, writes=True)
 
 
 def _look(cloud: Cloud, spec: Spec | MachineId) -> ObservedResource | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.accounts import BEFORE
+from gpuinfra.app.machine_costs import BEFORE, ledger_entries
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.job_session import JobSession
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import Ref
-    from gpuinfra.models.run import Run
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.costing.activity import Event
     from gpuinfra.provision.up import Up
@@ -73,7 +71,10 @@ def _accounted(receipt: Receipt, session: CloudSession) -> Receipt:
     from gpuinfra.provision.costing.activity import KEPT, last_time_on
     from gpuinfra.provision.costing.receipt_cost import add_cost
 
-    noted = _entries_of(session.settings, receipt)
+    named = ledger_entries(session.settings, simulated=receipt.simulated, machine=receipt.name)
+    # Two machines in two groups may have one name. An entry without a group counts for both.
+    group = (receipt.group or "").casefold()
+    noted = [each for each in named if (each.group or group).casefold() == group]
     begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
     since = receipt.billed_from or (begun.at if begun else None)
     if since is None or receipt.verified is None or receipt.group is None:
@@ -111,7 +112,7 @@ def _who(cloud: Cloud, ref: Ref, caller: str) -> str:
     except CloudError:
         machine = None
     identity = str(((machine.body.get("identity") or {}) if machine else {}).get("principalId") or "")
-    return f"{'its own agent' if identity and caller == identity else caller or 'somebody'}, by Azure's log"
+    return f"{'its own agent' if identity and caller == identity else caller or 'an unknown caller'}, by Azure's log"
 
 
 def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: Progress) -> Receipt:
@@ -147,40 +148,3 @@ def record_power_on(settings: Settings, outcome: Up, session: CloudSession, prog
     entry = power_on_entry(machine, plan.price, at=at, subscription=cloud.subscription, simulated=cloud.simulated)
     if entry:
         note(settings, entry, progress)
-
-
-def note_cost(work: JobSession) -> Run:
-    """Return a finished run with the machine's cost while its job ran, if the ledger has the price."""
-    from gpuinfra.app.accounts import with_costs
-
-    run = work.run
-    if run.cost_usd is not None or run.ended is None:
-        return run
-    (counted,) = with_costs(work.workspace.settings, [run], run.ended)
-    if counted.cost_usd is None or not work.job.tracked:
-        return counted
-    try:
-        return work.workspace.history.update(run.id, cost_usd=counted.cost_usd)
-    except Problem:
-        return counted
-
-
-def _entries_of(settings: Settings, receipt: Receipt) -> list[LedgerEntry]:
-    """Return what the ledger has about the machine of a receipt; nothing if it cannot be read.
-
-    Two machines in two groups may have one name. An entry without a group counts for both.
-    """
-    from gpuinfra.store.ledger import Ledger
-
-    try:
-        entries = Ledger(settings.state).entries()
-    except Problem:
-        return []
-    name, group = receipt.name.casefold(), (receipt.group or "").casefold()
-    return [
-        each
-        for each in entries
-        if each.machine.casefold() == name
-        and each.simulated == receipt.simulated
-        and (each.group or group).casefold() == group
-    ]

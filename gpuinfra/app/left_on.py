@@ -23,16 +23,16 @@ def note_left_on(settings: Settings, names: Iterable[str], progress: Progress) -
     `names` are the machines of this command, which reports them itself. What cannot be read prints nothing.
     """
     from gpuinfra.app.access import is_simulated
+    from gpuinfra.app.machine_costs import ledger_entries
     from gpuinfra.parse.files import load_paths
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.store.ledger import Ledger
     from gpuinfra.workspace import find_workspace
 
     if settings.ignores_state:
         return
     simulated = is_simulated(settings)
     with suppress(Problem, CloudError, OSError):
-        entries = [each for each in Ledger(settings.state).entries() if each.simulated == simulated]
+        entries = ledger_entries(settings, simulated=simulated)
         if not entries:
             return
         specs = [each.spec for each in load_paths([str(find_workspace(settings.workspace))]).specs]
@@ -67,9 +67,8 @@ def _is_on(settings: Settings, entry: LedgerEntry) -> bool:
     from gpuinfra.provision.lifecycle.lease import ON
     from gpuinfra.provision.names import default_group, ref_of
     from gpuinfra.provision.ownership import Owner, owner_of
-    from gpuinfra.provision.waiting.deadline import Deadline
 
-    cloud = open_cloud(settings, entry.subscription or None, deadline=Deadline.after(SECONDS))
+    cloud = open_cloud(settings, entry.subscription or None, SECONDS)
     if entry.subscription and entry.subscription != cloud.subscription:
         return False
     found = cloud.look(ref_of(Kind.VM, entry.group or default_group(entry.machine), entry.machine))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.access import CloudSession, check_target, cloud_errors, open_session
+from gpuinfra.app.access import check_target, cloud_errors, open_session
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import is_path, one_spec, spec_named, specs_meant
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.machine_tasks import ErrorCollector
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.cloud import Cloud
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
 
 # Enough to find a machine; nothing is created or changed.
 FIND_SECONDS = 120.0
-LOG_SECONDS = 20.0
 
 
 def named_machines(settings: Settings, words: Sequence[str], progress: Progress, errors: ErrorCollector) -> list[Named]:
@@ -196,66 +192,6 @@ def _absent(name: str, group: str, elsewhere: Sequence[str]) -> Diagnostic:
     return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)
 
 
-def proven(session: CloudSession, named: Named, receipt: Receipt) -> Receipt:
-    """Return a receipt that reports "gone" only for what existed. Raise Problem for a name that nothing knows."""
-    from gpuinfra.models.receipt import OffProof
-
-    if receipt.existed or receipt.verified is not OffProof.ABSENT:
-        return receipt
-    entries = _remembered(session, named.name)
-    if left := _on_in_another_subscription(entries, session.cloud.subscription):
-        return replace(receipt, verified=None, left=(*receipt.left, left))
-    if _is_remembered(session, named, entries):
-        return replace(receipt, existed=True)
-    if named.group is None:
-        raise unknown_machine(session.settings, named.name, session.cloud.fleet.machines())
-    return receipt
-
-
-def _remembered(session: CloudSession, name: str) -> list[LedgerEntry]:
-    """Return the ledger's entries for machines with this name, in any group and subscription."""
-    from gpuinfra.store.ledger import Ledger
-
-    with suppress(Problem):
-        entries = Ledger(session.settings.state).entries()
-        same = (each for each in entries if each.machine.casefold() == name.casefold())
-        return [each for each in same if each.simulated == session.cloud.simulated]
-    return []
-
-
-def _on_in_another_subscription(entries: Sequence[LedgerEntry], subscription: str) -> str | None:
-    """Describe a machine that was switched on in another subscription and whose end is unknown, or return None."""
-    from gpuinfra.models.ledger import LedgerEntryKind
-
-    last = {each.subscription: each for each in entries if each.subscription}
-    for each in last.values():
-        if each.subscription != subscription and each.what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED}:
-            return (
-                f"vm {each.machine} in subscription {each.subscription} was switched on from this workspace, and this "
-                f"was for subscription {subscription}: `AZURE_SUBSCRIPTION_ID={each.subscription}` selects it"
-            )
-    return None
-
-
-def _is_remembered(session: CloudSession, named: Named, entries: Sequence[LedgerEntry]) -> bool:
-    """Return whether the ledger or Azure's activity log knows the machine in this subscription and group."""
-    from gpuinfra.models.resource import Kind, Ref
-    from gpuinfra.provision.costing.activity import KEPT
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.names import default_group
-
-    cloud = session.cloud
-    here = (each for each in entries if each.subscription in {"", cloud.subscription})
-    if any(named.group is None or (each.group or named.group).casefold() == named.group.casefold() for each in here):
-        return True
-    ref = Ref(Kind.VM, named.group or default_group(named.name), named.name)
-    now = cloud.now()
-    cloud.grant(LOG_SECONDS)
-    with suppress(CloudError):
-        return bool(cloud.fleet.activity_log(now - KEPT, now, ref.id(cloud.subscription)))
-    return False
-
-
 @dataclass(frozen=True)
 class Named:
     """A machine that a word on the command line means."""
@@ -277,7 +213,6 @@ def target_named(settings: Settings, name: str) -> Target:
     from gpuinfra.app.host_keys import check_host_key
     from gpuinfra.app.machine_names import located
     from gpuinfra.provision.find import find_target
-    from gpuinfra.provision.waiting.deadline import Deadline
     from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
     from gpuinfra.workbench import targets
     from gpuinfra.workspace import find_workspace
@@ -286,7 +221,7 @@ def target_named(settings: Settings, name: str) -> Target:
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
         check_target(settings, attached)
         return with_own_key(_checked_by_names(settings, _with_address(attached)))
-    cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
+    cloud = open_cloud(settings, spec.subscription if spec else None, FIND_SECONDS)
     named = located(settings, cloud, name, spec)
     spec = named.spec
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None

@@ -427,8 +427,8 @@ def _resolve(settings: Settings, spec: Spec, request: JobRequest) -> JobSpec:
 
 def _check_own_engine(spec: Spec) -> None:
     """Raise Problem if the sandbox finds no Docker Engine, which a simulated machine needs for containers."""
+    from gpuinfra.app.machine_readiness import WITHOUT_DOCKER
     from gpuinfra.app.sandbox import Sandbox
-    from gpuinfra.app.up import WITHOUT_DOCKER
     from gpuinfra.runner.connection.local import LocalConnection
     from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.accounts import with_costs
+from gpuinfra.app.machine_costs import with_costs
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Problem

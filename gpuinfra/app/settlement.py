@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gpuinfra.app.workspace import Workspace
-    from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
     from gpuinfra.provision.cloud import Cloud
@@ -244,7 +243,6 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
     from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
-    from gpuinfra.provision.waiting.deadline import Deadline
     from gpuinfra.runner.jobs.settle import MachinePower, Power
 
     place = _place(settings, run)
@@ -252,7 +250,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
         return None
     # A machine in the sandbox may have the name of a real one.
     where = replace(settings, cloud="sandbox" if run.simulated else "azure")
-    cloud = open_cloud(where, place.subscription, deadline=Deadline.after(SECONDS))
+    cloud = open_cloud(where, place.subscription, SECONDS)
     ref = ref_of(Kind.VM, place.group, run.machine)
     found = cloud.look(ref)
     is_another = found is not None and run.is_on_another(vm_id_of(found))
@@ -297,17 +295,14 @@ class _Place:
 
 
 def _place(settings: Settings, run: Run) -> _Place | None:
+    from gpuinfra.app.machine_costs import ledger_entries
     from gpuinfra.app.specs import spec_of_machine
     from gpuinfra.models.resource import parse_machine_id
-    from gpuinfra.store.ledger import Ledger
 
     if found := parse_machine_id(run.resource_id):
         return _Place(found.group_name, found.subscription, existed=True)
-    entries: list[LedgerEntry] = []
-    with suppress(Problem):
-        entries = Ledger(settings.state).entries()
-    for entry in reversed(entries):
-        if entry.machine.casefold() == run.machine.casefold() and entry.simulated == run.simulated and entry.group:
+    for entry in reversed(ledger_entries(settings, simulated=run.simulated, machine=run.machine)):
+        if entry.group:
             return _Place(entry.group, entry.subscription, existed=True)
     spec = spec_of_machine(settings.workspace, run.machine, None)
     return _Place(spec.group_name, spec.subscription, existed=False) if spec else None

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.accounts import Accounts
+from gpuinfra.app.machine_costs import MachineCosts
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.provision.waiting.progress import Silent
@@ -72,7 +72,7 @@ class StatusQuery:
         """Resources that have our tag but are not ours."""
         self._asked: tuple[str, ...] = ()
         self._prices: Prices | None = None
-        self._accounts = Accounts(session)
+        self._accounts = MachineCosts(session)
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
         """Return the machines, and Azure's time. With `strict`, raise Problem for a name without a machine."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.accounts import with_costs
+from gpuinfra.app.machine_costs import with_costs
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.cli.lazy_group import Group
 from gpuinfra.cli.options import start_command

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.app.cost import CostQuery, _moment, _wanted
-from gpuinfra.app.ledger_recording import accounted, note, note_cost, note_end
+from gpuinfra.app.ledger_recording import accounted, note, note_end
+from gpuinfra.app.machine_costs import record_cost
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
@@ -119,12 +120,17 @@ def work_of(run: Run, workspace: Path, *, tracked: bool) -> Any:
     return SimpleNamespace(run=run, workspace=opened, job=SimpleNamespace(tracked=tracked))
 
 
+def cost_of(run: Run, workspace: Path) -> float | None:
+    work = work_of(run, workspace, tracked=True)
+    return record_cost(work.workspace, work.run, tracked=True).cost_usd
+
+
 @pytest.mark.parametrize("tracked", [True, False])
 def test_run_has_the_cost_of_its_job(tmp_path: Path, tracked: bool) -> None:
     for price, at in ((9.0, NOW - timedelta(days=2)), (0.5, NOW - timedelta(days=1))):
         note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, at, NAME, price_per_hour=price), RecordedProgress())
     work = work_of(RUN, tmp_path, tracked=tracked)
-    assert note_cost(work).cost_usd == 0.25
+    assert record_cost(work.workspace, work.run, tracked=tracked).cost_usd == 0.25
     assert work.workspace.history.find("1").cost_usd == (0.25 if tracked else None)
 
 
@@ -140,12 +146,12 @@ def test_run_has_the_cost_of_its_job(tmp_path: Path, tracked: bool) -> None:
 )
 def test_run_without_a_known_price_has_no_cost(tmp_path: Path, run: Run) -> None:
     note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, NOW, NAME, price_per_hour=0.5), RecordedProgress())
-    assert note_cost(work_of(run, tmp_path, tracked=True)).cost_usd is None
+    assert cost_of(run, tmp_path) is None
 
 
 def test_cost_of_a_receipt_is_kept(tmp_path: Path) -> None:
     note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, NOW, NAME, price_per_hour=0.5), RecordedProgress())
-    assert note_cost(work_of(replace(RUN, cost_usd=7.0), tmp_path, tracked=True)).cost_usd == 7.0
+    assert cost_of(replace(RUN, cost_usd=7.0), tmp_path) == 7.0
 
 
 # Options of the command

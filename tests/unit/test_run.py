@@ -212,8 +212,8 @@ def test_unusable_machine_is_deallocated(
     cloud.remove(Kind.PUBLIC_IP)
     cloud.set_power(power)
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
-    monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
-    monkeypatch.setattr("gpuinfra.app.access.open_session", lambda *_, **__: SimpleNamespace(cloud=cloud))
+    monkeypatch.setattr("gpuinfra.app.up.check_files", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.up.open_session", lambda *_, **__: SimpleNamespace(cloud=cloud))
     start = Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START)
 
     def started(consent: Any) -> Any:
@@ -222,8 +222,8 @@ def test_unusable_machine_is_deallocated(
 
     monkeypatch.setattr("gpuinfra.app.up._ask", lambda *_, **__: None)
     provisioner = SimpleNamespace(up=started, host_key=SimpleNamespace(public=""), public_key="key")
-    monkeypatch.setattr("gpuinfra.app.plan.open_provisioner", lambda *_, **__: provisioner)
-    monkeypatch.setattr("gpuinfra.app.ledger_recording.record_power_on", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.up.open_provisioner", lambda *_, **__: provisioner)
+    monkeypatch.setattr("gpuinfra.app.up.record_power_on", lambda *_: None)
     workflow = make_workflow(tmp_path, "deallocate", [])
     workflow.work = None
     workflow.execute()
@@ -232,7 +232,7 @@ def test_unusable_machine_is_deallocated(
     assert note in (workflow.problem.diagnostics[0].note or "")
 
 
-@pytest.mark.parametrize("moment", ["ledger_recording.record_power_on", "up._write_target", "up._not_ready"])
+@pytest.mark.parametrize("moment", ["up.record_power_on", "up._write_target", "machine_readiness._not_ready"])
 def test_interrupt_at_any_moment_after_creation_says_what_exists(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,21 +244,21 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
     seen: list[str] = []
 
     def wait(*_: Any, **__: Any) -> None:
-        if moment == "up._not_ready":
+        if moment == "machine_readiness._not_ready":
             raise NotReady("ssh", "it does not answer")
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     for name, value in {
-        "app.access.open_session": lambda *_, **__: SimpleNamespace(cloud=cloud),
-        "app.plan.open_provisioner": lambda *_, **__: provisioner,
-        "app.host_keys.record_host_key": lambda *_: None,
-        "app.ledger_recording.record_power_on": lambda *_: None,
-        "app.up._ended_meanwhile": lambda *_: None,
-        "app.up._wait_for_docker": lambda *_: None,
+        "app.up.open_session": lambda *_, **__: SimpleNamespace(cloud=cloud),
+        "app.up.open_provisioner": lambda *_, **__: provisioner,
+        "app.up.record_host_key": lambda *_: None,
+        "app.up.record_power_on": lambda *_: None,
+        "app.machine_readiness._ended_meanwhile": lambda *_: None,
+        "app.machine_readiness._wait_for_docker": lambda *_: None,
         "app.up.say_what_exists": lambda _session, name, *_: seen.append(name),
-        "runner.readiness.wait_until_ready": wait,
+        "app.machine_readiness.wait_until_ready": wait,
         f"app.{moment}": interrupt,
     }.items():
         monkeypatch.setattr(f"gpuinfra.{name}", value)
