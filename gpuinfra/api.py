@@ -299,9 +299,8 @@ def run(  # noqa: PLR0913 each is an option
         result = run_job(settings, spec, request, after_run, OnInterrupt.CANCEL, frontend)
     if result.interrupted:
         raise KeyboardInterrupt
-    diagnostics = result.job.diagnostics if result.job else result.diagnostics
-    if diagnostics or result.job is None:
-        raise Problem(*diagnostics)
+    if result.diagnostics or result.job is None:
+        raise Problem(*result.diagnostics)
     return result.job.run, result.receipt
 
 

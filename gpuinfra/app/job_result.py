@@ -13,7 +13,6 @@ from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
     from gpuinfra.app.job_session import JobSession
-    from gpuinfra.models.receipt import Receipt
 
 # The exit code of the program `timeout`, used if the job itself exits with 0.
 TIMED_OUT = 124
@@ -46,19 +45,18 @@ def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The result of `submit` or `run`: the run, its problems, and the proof that its machine is off."""
+    """A submitted run, its problems and its exit code."""
 
     run: Run
     folder: Path
     """The folder with its log and outputs."""
     diagnostics: tuple[Diagnostic, ...]
     exit_code: int
-    receipt: Receipt | None = None
     interrupted: bool = False
     """Whether Ctrl-C ended the command."""
 
 
-def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> JobResult:
+def result_of(work: JobSession, problem: Problem | None = None) -> JobResult:
     """Return the result of a job, with its cost."""
     if work.run.machine:  # only machines have a price
         from gpuinfra.app.machine_costs import record_cost
@@ -71,4 +69,4 @@ def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem
         code: int = problem.exit_code
     else:
         code = exit_code_of(run, diagnostics) if run.state.is_over else Exit.DONE
-    return JobResult(run, work.folder, diagnostics, code, receipt, interrupted=work.was_interrupted)
+    return JobResult(run, work.folder, diagnostics, code, interrupted=work.was_interrupted)

@@ -59,13 +59,13 @@ class JobSession:
     without_terminal: OnInterrupt = OnInterrupt.DETACH
     """What Ctrl-C does without a terminal to ask."""
     after_run: str | None = None
+    """What `run` does with the machine afterwards; None for `submit`."""
+    stops_machine: bool = False
+    """Whether the machine is to be deallocated or deleted after the job."""
     was_interrupted: bool = False
     """Whether Ctrl-C has already ended the job. A second Ctrl-C does not wait for the outputs."""
     neighbours: list[RemoteRun] | None = None
-    """Other runs on the target, from any workspace, queried if the machine is to stop afterwards.
-
-    None if the target was not queried or did not answer.
-    """
+    """Other runs on the target, from any workspace; None if it was not asked or did not answer."""
     is_off: bool = False
     """Whether the machine was found off: evicted, or stopped by its agent or another client."""
     run: Run = field(init=False)
@@ -74,10 +74,10 @@ class JobSession:
         run = _new_run(self.job, self.spec)
         self.run = replace(run, after_run=self.after_run)
 
-    def go(self) -> Run:
-        """Start the job, follow it and fetch its outputs. Return the run, which is still running after a detach."""
+    def run_to_end(self) -> None:
+        """Start the job, follow it and fetch its outputs. With `detach`, return as soon as it runs."""
         try:
-            return self._go()
+            self._run()
         except KeyboardInterrupt:
             if self.run.state is RunState.PREPARING and self.run.job is None:  # there is nothing to follow
                 end: dict[str, Any] = {"state": RunState.CANCELLED, "reason": INTERRUPTED, "ended": datetime.now(UTC)}
@@ -88,7 +88,7 @@ class JobSession:
                     history.update(history.find(self.run.id).id, **end)
             raise
 
-    def _go(self) -> Run:
+    def _run(self) -> None:
         from gpuinfra.app.settlement import settle_runs
         from gpuinfra.runner.errors import explained
 
@@ -98,7 +98,7 @@ class JobSession:
             explained(target.name),
         ):
             if self.machine:
-                link.power = power_of(self._cloud, self.machine, is_there=self.after_run is not None)
+                link.power = power_of(self._cloud, self.machine, is_there=self.is_of_run)
             link.warm(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
             try:
@@ -107,18 +107,19 @@ class JobSession:
                     record.begin()
                     with self._renewing(record, attending):
                         self._begin(record, link)
-                        return record.run if self.detach else self._followed(record, link, log, attending)
+                        if not self.detach:
+                            self._follow(record, link, log, attending)
             finally:
                 self.run = record.run
                 self.is_off = link.is_off
                 if link.is_off and self.job.tracked:
                     (self.run,) = settle_runs(self.workspace.settings, [record.run]).runs
-                if self.after_run is not None:
-                    self._look_around(link)
+                if self.stops_machine:
+                    self._find_neighbours(link)
                 if not self.job.tracked:
                     _leave_no_trace(record)
 
-    def _look_around(self, link: Link) -> None:
+    def _find_neighbours(self, link: Link) -> None:
         from gpuinfra.runner.errors import ConnectError, JobError
         from gpuinfra.runner.jobs.remote_runs import runs_there
 
@@ -133,6 +134,11 @@ class JobSession:
         return self.run
 
     @property
+    def is_of_run(self) -> bool:
+        """Whether `run` prepared the machine for this job: then the job is followed to its end if possible."""
+        return self.after_run is not None
+
+    @property
     def machine(self) -> Spec | MachineId | None:
         """Our machine that the job runs on, or None."""
         return machine_of(self.job.target, self.spec)
@@ -142,9 +148,7 @@ class JobSession:
         return cloud_of(self.workspace.settings, self.job.target)
 
     def _renewing(self, record: Record, attending: Heartbeat) -> contextlib.AbstractContextManager[object]:
-        """Renew the machine's lease while the job works; a target without a machine has no lease."""
-        if self.machine is None:
-            return contextlib.nullcontext()
+        """Renew the machine's lease while the job works."""
         return renewing(self._cloud, self.machine, self.frontend, _without_work(record, attending))
 
     @property
@@ -159,10 +163,10 @@ class JobSession:
 
         return Heartbeat(link, self.run.id, self._said)
 
-    def _followed(self, record: Record, link: Link, log: LogFile, attending: Heartbeat) -> Run:
+    def _follow(self, record: Record, link: Link, log: LogFile, attending: Heartbeat) -> None:
         from gpuinfra.runner.jobs.follower import JobFollower
 
-        return self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, attending=attending))
+        self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, attending=attending))
 
     def _begin(self, record: Record, link: Link) -> None:
         from gpuinfra.app.host_keys import record_first_use
@@ -215,16 +219,18 @@ class JobSession:
         """The folder with its log and outputs."""
         return self.workspace.run_folder(self.run.id)
 
-    def _to_the_end(self, following: JobFollower) -> Run:
+    def _to_the_end(self, following: JobFollower) -> None:
         while True:
             try:
-                return following.to_the_end()
+                following.to_the_end()
             except BrokenPipeError:
                 self._reader_left(following)
             except KeyboardInterrupt as interrupt:
                 if self.was_interrupted:
                     raise
                 self._follow_decision(following, self._decide(following, interrupt), interrupt)
+            else:
+                return
 
     def _follow_decision(self, following: JobFollower, decision: OnInterrupt, interrupt: KeyboardInterrupt) -> None:
         """Detach, which raises the interrupt; cancel the job; or do nothing, to keep following it."""
@@ -232,7 +238,7 @@ class JobSession:
             case OnInterrupt.DETACH:
                 following.attending.let_go()
                 if not following.record.run.state.is_over:
-                    self.give_time()
+                    self.extend_lease()
                 raise interrupt
             case OnInterrupt.CANCEL:
                 self.was_interrupted = True
@@ -241,7 +247,7 @@ class JobSession:
     def _reader_left(self, following: JobFollower) -> None:
         """Report and decide what happens to the job: `run` follows it to its end, `submit` detaches or cancels."""
         _leave_closed_streams()
-        if self.after_run is not None:  # a machine that is to stop afterwards must not stay on
+        if self.is_of_run:  # a machine that is to stop afterwards must not stay on
             self.frontend.note("standard output was closed: the job is followed to its end")
             return
         # A run that is not tracked could not be found again.
@@ -251,7 +257,7 @@ class JobSession:
         decision = OnInterrupt.CANCEL if is_cancelled else OnInterrupt.DETACH
         self._follow_decision(following, decision, TerminalClosedError())
 
-    def give_time(self) -> None:
+    def extend_lease(self) -> None:
         """Extend the lease by the job's time limit, because no client will renew it."""
         if self.machine:
             renew_for(self._cloud, self.machine, self.job.timeout, self.frontend)
@@ -285,7 +291,7 @@ class JobSession:
         """Decide what happens to the job. Ask only if a person can answer; `ask` then means to keep following."""
         if following.record.run.state.is_over:
             # There is nothing to cancel. Outputs can be fetched later, except from a machine that is about to stop.
-            return OnInterrupt.DETACH if self.after_run is None else OnInterrupt.CANCEL
+            return OnInterrupt.CANCEL if self.is_of_run else OnInterrupt.DETACH
         if not self.job.tracked:
             return OnInterrupt.CANCEL  # no command could find it again
         if self.on_interrupt is not OnInterrupt.ASK:
@@ -293,7 +299,7 @@ class JobSession:
         if not self.frontend.can_ask:
             # A closed terminal does not cancel the job. The machine still stops: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
-        question = "The job goes on. Detach from it, cancel it, or go on watching? [d/c/g]"
+        question = "The job keeps running. Detach from it, cancel it, or keep following? [d/c/g]"
         answer = self.frontend.ask_choice(question, "d", lambda: following.attending.ended is not None)
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 

@@ -6,19 +6,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpuinfra.app.access import check_target, cloud_errors, open_session
+from gpuinfra.app.access import CloudSession, check_target, cloud_errors, open_cloud, open_session
+from gpuinfra.app.host_keys import check_host_key
+from gpuinfra.app.machine_tasks import ErrorCollector
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import is_path, one_spec, spec_named, specs_meant
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.machine_tasks import ErrorCollector
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.models.target import Target
-    from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.models.names import check_machine_name
+from gpuinfra.models.spec import Spec
+from gpuinfra.models.target import Target
+from gpuinfra.parse.files import load_paths
+from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.find import ambiguous_name, called, find_target, locate, matching, target_of
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.runner.connection.known_hosts import is_own_machine
+from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
+from gpuinfra.suggest import did_you_mean
+from gpuinfra.workbench import targets
+from gpuinfra.workbench.targets import target_files
+from gpuinfra.workspace import find_workspace
 
 # Enough to find a machine; nothing is created or changed.
 FIND_SECONDS = 120.0
@@ -72,7 +82,6 @@ def _described(spec: Spec) -> Named:
 
 def _may_name_another(word: str, described: Sequence[Named]) -> bool:
     """Return whether the word matched by target name or folder, and may also be the name of another machine."""
-    from gpuinfra.models.names import check_machine_name
 
     if is_path(word) or any(each.name.casefold() == word.casefold() for each in described):
         return False
@@ -84,8 +93,6 @@ def _may_name_another(word: str, described: Sequence[Named]) -> bool:
 
 
 def _located(cloud: Cloud, word: str, described: Sequence[Named]) -> list[Named]:
-    from gpuinfra.provision.find import ambiguous_name, locate
-
     rows = cloud.fleet.machines()
     if not described:
         ref = locate(rows, word)
@@ -102,7 +109,6 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
 
     A word can be one machine's target name and another's name. It must not stop the wrong one.
     """
-    from gpuinfra.provision.find import called
 
     own = [Named(ref.name, ref.group, described[0].subscription) for ref in called(rows, word)]
     if not own:
@@ -116,7 +122,6 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
 
 def _unseen(settings: Settings, cloud: Cloud, word: str) -> Named:
     """Return a name without a VM, of which other resources may exist. Raise Problem if the name is invalid."""
-    from gpuinfra.models.names import check_machine_name
 
     try:
         check_machine_name(word)
@@ -127,8 +132,6 @@ def _unseen(settings: Settings, cloud: Cloud, word: str) -> Named:
 
 def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]] = ()) -> Problem:
     """Return the Problem for a word that means no machine, with the nearest match."""
-    from gpuinfra.suggest import did_you_mean
-    from gpuinfra.workbench.targets import target_files
 
     if target_files(settings.workspace, word):
         note = f"`{word}` is a target, and no machine that gpuinfra manages in this subscription belongs to it"
@@ -140,9 +143,6 @@ def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]
 
 
 def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
-
     specs = [located.spec for located in load_paths([str(settings.workspace)]).specs]
     # If two words differ only in punctuation, `nearest` returns the last: the machine's own name.
     yield from (spec.target_name for spec in specs)
@@ -159,7 +159,6 @@ def chosen(
     The first maps the names of machines that specs describe but the listing lacks. The second is for words that mean no
     machine.
     """
-    from gpuinfra.provision.find import called, matching
 
     found: set[tuple[str, str]] = set()
     absent, problems = dict[str, Diagnostic](), list[Diagnostic]()
@@ -209,13 +208,6 @@ def target_named(settings: Settings, name: str) -> Target:
 
     For our machines, Azure has the state and the current address. Any other target is what its file says.
     """
-    from gpuinfra.app.access import open_cloud
-    from gpuinfra.app.host_keys import check_host_key
-    from gpuinfra.app.machine_names import located
-    from gpuinfra.provision.find import find_target
-    from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
-    from gpuinfra.workbench import targets
-    from gpuinfra.workspace import find_workspace
 
     spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
@@ -236,17 +228,22 @@ def _checked_by_names(settings: Settings, target: Target) -> Target:
     Only a machine that the user created or attached keeps its own name: in a foreign project, that may be the name of
     any other machine of the user.
     """
-    from gpuinfra.app.host_keys import check_host_key
-    from gpuinfra.runner.connection.known_hosts import is_own_machine
 
     named = check_host_key(settings, replace(target, machine=target.name), says="its target file")
     target = check_host_key(settings, target, says="its target file")
     return target if is_own_machine(target) else named
 
 
+def target_of_vm(session: CloudSession, observed: Observed, public_key: str | None) -> Target:
+    """Return the target of an observed machine, with the private key for the public one if it is here."""
+    workspace = session.settings.workspace
+    identity = identity_of(public_key, workspace) if public_key else None
+    port, simulated = session.cloud.ssh_port, session.cloud.simulated
+    return with_known_key(workspace, target_of(observed, ssh_port=port, identity=identity, simulated=simulated))
+
+
 def with_known_key(workspace: Path, target: Target) -> Target:
     """Return the target with its host key. A machine that `up` did not create has none in its tags; its file may."""
-    from gpuinfra.workbench import targets
 
     if target.host_key:
         return target

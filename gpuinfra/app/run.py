@@ -4,38 +4,46 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from getpass import getuser
-from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_request import OnInterrupt, usage
+from gpuinfra.app.access import cloud_errors, look_at_vm, open_session
+from gpuinfra.app.down import end_machine
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.interruption import LOOK_SECONDS, say_what_exists
+from gpuinfra.app.job_request import JobRequest, OnInterrupt, resolve_job_of_machine, usage
+from gpuinfra.app.job_result import JobResult, result_of
+from gpuinfra.app.job_session import JobSession
+from gpuinfra.app.machine_names import Named
+from gpuinfra.app.machine_readiness import WITHOUT_DOCKER
+from gpuinfra.app.remote_runs import ASK_SECONDS, OtherRuns
+from gpuinfra.app.sandbox import Sandbox
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.specs import one_located
 from gpuinfra.app.up import LeftOn, up
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.app.workspace import check_workspace, open_workspace, with_key
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
+from gpuinfra.models.durations import format_duration
+from gpuinfra.models.plan import Action, Plan
+from gpuinfra.models.receipt import Receipt
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.spec import Spec
+from gpuinfra.models.target import Target
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision import tags
+from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
+from gpuinfra.runner.job_spec import JobSpec
+from gpuinfra.runner.jobs.settle import CANCELLED
+from gpuinfra.suggest import did_you_mean
+from gpuinfra.workspace import find_workspace
 
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.job_request import JobRequest
-    from gpuinfra.app.job_result import JobResult
-    from gpuinfra.app.job_session import JobSession
-    from gpuinfra.models.consent import MachineAnswer
-    from gpuinfra.models.plan import Plan
-    from gpuinfra.models.receipt import Receipt
-    from gpuinfra.models.run import Run
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.models.target import Target
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.runner.job_spec import JobSpec
-    from gpuinfra.runner.jobs.remote_runs import RemoteRun
-
-CHOICES = ("deallocate", "delete", "keep")
 # A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 UP_SECONDS = 3600.0
-ASK_SECONDS = 120.0
 KEEP, DELETE = "keep", "delete"
-CANCELLED = "cancelled"
+CHOICES = ("deallocate", DELETE, KEEP)
 
 
 def run_job(
@@ -50,12 +58,10 @@ def run_job(
 
     `word` is the spec's file or the machine's name. `after_run` overrides the spec's `afterRun`.
     """
-    from gpuinfra.app.specs import one_located
-
     located = one_located(settings, word)
-    afterwards = _afterwards(located.spec, after_run)
+    after_run = _after_run(located.spec, after_run)
     job = _resolve(settings, located.spec, request)
-    workflow = RunWorkflow(settings, located, job, afterwards, on_interrupt, frontend)
+    workflow = RunWorkflow(settings, located, job, after_run, on_interrupt, frontend)
     workflow.execute()
     return workflow.result()
 
@@ -68,6 +74,7 @@ class RunResult:
     """None if no job was submitted."""
     receipt: Receipt | None
     diagnostics: tuple[Diagnostic, ...]
+    """The problems of the job and of its machine."""
     exit_code: int
     interrupted: bool
 
@@ -79,7 +86,7 @@ class RunWorkflow:
     settings: Settings
     located: LocatedSpec
     job: JobSpec
-    afterwards: str
+    after_run: str
     on_interrupt: OnInterrupt
     frontend: Frontend
     work: JobSession | None = None
@@ -90,8 +97,8 @@ class RunWorkflow:
     """The plan that `up` has begun to apply; None if nothing was changed."""
     host_key: str = ""
     """The host key for a machine that this run creates."""
-    _answer: MachineAnswer | None = field(default=None, init=False)
-    _is_left: bool = field(default=False, init=False)
+    _others: OtherRuns | None = None
+    _is_left: bool = False
 
     @property
     def spec(self) -> Spec:
@@ -109,9 +116,9 @@ class RunWorkflow:
     def _execute(self) -> None:
         is_up = False
         try:
-            up(self.settings, self.located, UP_SECONDS, self.frontend, before_change=self._note_change)
+            result = up(self.settings, self.located, UP_SECONDS, self.frontend, before_change=self._note_change)
             is_up = True
-            self._submit()
+            self._submit(result.target)
         except KeyboardInterrupt:
             self.interrupted = True
             if self.work and self.work.was_interrupted:
@@ -131,14 +138,12 @@ class RunWorkflow:
     def _note_change(self, plan: Plan, host_key: str) -> None:
         self.plan, self.host_key = plan, host_key
 
-    def _submit(self) -> None:
-        from gpuinfra.app.access import check_target
-        from gpuinfra.app.job_session import JobSession
-        from gpuinfra.app.workspace import open_workspace, with_key
-
+    def _submit(self, target: Target | None) -> None:
+        if target is None:
+            note = f"`{self.spec.name}` was deleted while `run` waited for it; nothing is billed"
+            raise problem(Code.NOT_READY, "machine was ended", note, "run it again")
         workspace = open_workspace(self.settings)
-        target = replace(with_key(workspace.path, self._written_target(), self.spec), type=self.job.target.type)
-        check_target(self.settings, target)
+        target = replace(with_key(workspace.path, target, self.spec), type=self.job.target.type)
         sink = self.frontend.open_output()
         self.work = JobSession(
             workspace,
@@ -148,23 +153,13 @@ class RunWorkflow:
             self.on_interrupt,
             self.spec,
             without_terminal=OnInterrupt.CANCEL,
-            after_run=self.afterwards,
+            after_run=self.after_run,
+            stops_machine=self.after_run != KEEP,
         )
         try:
-            self.work.go()
+            self.work.run_to_end()
         finally:
             sink.finish()
-
-    def _written_target(self) -> Target:
-        """Return the machine's target from the file that `up` wrote."""
-        from gpuinfra.workbench.targets import find_target
-        from gpuinfra.workspace import find_workspace
-
-        target = find_target(find_workspace(self.settings.workspace), self.spec.target_name)
-        if target is None or not target.address:
-            note = f"`{self.spec.target_name}.compute` is missing, or has no address; the machine is up"
-            raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target file is gone", note=note, help="run it again"))
-        return target
 
     # Teardown
 
@@ -209,121 +204,58 @@ class RunWorkflow:
 
     @property
     def _creates(self) -> bool:
-        from gpuinfra.models.plan import Action
-        from gpuinfra.models.resource import Kind
-
         changes = self.plan.changes if self.plan else ()
         return any(each.ref.kind is Kind.VM and each.action in {Action.ADD, Action.REPLACE} for each in changes)
 
     def _found_key(self) -> str | None:
         """Return the host key of the machine in Azure, or None without one. Another `up` may have created it first."""
-        from gpuinfra.app.access import cloud_errors, open_session
-        from gpuinfra.models.resource import Kind
-        from gpuinfra.provision import tags
-        from gpuinfra.provision.names import ref_of
-
         session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.frontend)
         with cloud_errors(f"looking at {self.spec.name}"):
-            found = session.cloud.look(ref_of(Kind.VM, self.spec.group_name, self.spec.name))
+            found = look_at_vm(session.cloud, self.spec)
         return tags.get(found.tags, tags.HOST_KEY) if found else None
 
-    def _switch_off(self) -> Receipt:
-        from gpuinfra.app.down import end_machine
-        from gpuinfra.app.machine_names import Named
-
-        deletes = self.afterwards == DELETE
-        if deletes and (lacking := self._unfetched()):
-            self.frontend.note(f"not all outputs of {lacking} are here: the machine is only switched off")
-            deletes = False
-        named = Named(self.spec.name, self.spec.group_name, self.spec.subscription)
-        cause = f"gpuinfra run: the job {self.work.run.state.value}" if self.work else "gpuinfra run"
-        return end_machine(self.settings, named, self.frontend, delete=deletes, cause=cause)
-
-    def _unfetched(self) -> str:
-        """Return the IDs of runs whose outputs a deletion would lose, including this run even if it is untracked."""
-        from gpuinfra.app.workspace import open_workspace
-
-        try:
-            found = {run.id for run in open_workspace(self.settings).history.unfetched(self.spec.name)}
-        except Problem:
-            return "earlier runs, as far as anybody knows,"
-        run = self.work.run if self.work else None
-        if run and (run.job or run.started) and not run.outputs.complete:
-            found.add(run.id)
-        # Other workspaces may have runs there as well.
-        found |= {each.run for each in self._strangers() if each.has_outputs}
-        # A machine that this run created, and that got no job, has nothing to lose.
-        is_new = self.work is None and self._creates
-        if self._neighbours() is None and not found and not is_new:
-            return "other runs, as far as anybody knows,"
-        return ", ".join(sorted(found))
+    @property
+    def other_runs(self) -> OtherRuns:
+        """The other runs on the machine, asked for once."""
+        if self._others is None:
+            own, found = (self.work.run, self.work.neighbours) if self.work else (None, None)
+            self._others = OtherRuns(self.settings, self.spec, self.frontend, own, found)
+        return self._others
 
     def _known_reason(self) -> str | None:
         """Return why the machine must stay on, or None to stop it. If the check fails, stop it."""
         try:
             return self._reason_to_keep()
         except Exception:
-            logger.debug("it is not known whether somebody needs %s", self.spec.name, exc_info=True)
+            logger.debug("it is not known whether a run needs %s", self.spec.name, exc_info=True)
             return None
 
     def _reason_to_keep(self) -> str | None:
         if self.work and self.work.is_off:
             return None  # it is already off, and the receipt proves it
-        if self.afterwards == KEEP:
+        if self.after_run == KEEP:
             return f"{self.spec.name} is kept, as was asked: {self._stops}"
         run = self.work.run if self.work else None
         # A job may run although its start was never confirmed.
         has_begun = run and (run.started or (run.job and not self.interrupted))
         if run and has_begun and not run.state.is_over and run.reason != CANCELLED:
             return f"the job continues: {self._stops_after_job}"
-        others = self._others(run.id if run else "")
-        others += [each.run for each in self._strangers() if not each.is_over]
-        if others:
+        if others := self.other_runs.in_need():
             return f"{self.spec.name} is kept for {', '.join(others)}: {self._stops}"
         return None
 
-    def _strangers(self) -> list[RemoteRun]:
-        """Return runs that the machine knows and this workspace does not. For its own runs, the history knows more."""
-        from gpuinfra.app.workspace import open_workspace
-
-        neighbours = self._neighbours()
-        if not neighbours:
-            return []
-        own: set[str] = set()
-        with suppress(Problem):  # without a history, all are unknown
-            workspace = self.work.workspace if self.work else open_workspace(self.settings)
-            own = {run.id for run in workspace.history.list()}
-        return [each for each in neighbours if each.run not in own]
-
-    def _neighbours(self) -> list[RemoteRun] | None:
-        """Return other runs on the machine, from any workspace; None if the machine cannot be queried."""
-        from gpuinfra.models.consent import Contact
-        from gpuinfra.runner.jobs.remote_runs import RemoteRun
-
-        if self.work and self.work.neighbours is not None:
-            return self.work.neighbours
-        self._answer = self._answer or self._ask()
-        if self._answer.contact not in {Contact.ANSWERED, Contact.NOTHING_THERE}:
-            return None
-        own = self.work.run.id if self.work else ""
-        return [RemoteRun(run.id, run.is_over, run.has_outputs) for run in self._answer.runs if run.id != own]
-
-    def _ask(self) -> MachineAnswer:
-        from gpuinfra.app.access import open_session
-        from gpuinfra.app.remote_runs import ask_machine
-        from gpuinfra.models.consent import Contact, MachineAnswer
-        from gpuinfra.provision.errors import CloudError
-
-        try:
-            session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.frontend)
-            return ask_machine(session, self.spec.name, self.spec.group_name, self.spec)
-        except (Problem, CloudError):
-            return MachineAnswer(Contact.SILENT)
+    def _switch_off(self) -> Receipt:
+        deletes = self.after_run == DELETE
+        # A machine that this run created, and that got no job, has nothing to lose.
+        if deletes and (lacking := self.other_runs.unfetched(is_new=self.work is None and self._creates)):
+            self.frontend.note(f"not all outputs of {lacking} are here: the machine is only switched off")
+            deletes = False
+        named = Named(self.spec.name, self.spec.group_name, self.spec.subscription)
+        cause = f"gpuinfra run: the job {self.work.run.state.value}" if self.work else "gpuinfra run"
+        return end_machine(self.settings, named, self.frontend, delete=deletes, cause=cause)
 
     @property
     def _stops(self) -> str:
-        from gpuinfra.models.durations import format_duration
-
         idle = format_duration(self.spec.lifecycle.idle)
         return f"it is billed until `gpuinfra down {self.spec.name}`, until it is idle for {idle} or its lease ends"
 
@@ -331,44 +263,11 @@ class RunWorkflow:
     def _stops_after_job(self) -> str:
         """What the guest agent does with `afterRun`. It never deletes."""
         name = self.spec.name
-        delete = f"; `gpuinfra down --delete {self.spec.name}` deletes it" if self.afterwards == DELETE else ""
+        delete = f"; `gpuinfra down --delete {self.spec.name}` deletes it" if self.after_run == DELETE else ""
         return f"the agent of {name} deallocates it when the job has finished, or when its lease ends{delete}"
-
-    def _others(self, own: str) -> list[str]:
-        """Return other runs that need the machine: their jobs run, or a client is fetching their outputs."""
-        from gpuinfra.app.workspace import open_workspace
-
-        found: list[str] = []
-        with suppress(Problem):
-            workspace = open_workspace(self.settings)
-            history, name = workspace.history, self.spec.name
-            for run in {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}.values():
-                with workspace.log_of(run.id) as log:
-                    is_followed = log.is_followed
-                if run.id != own and (is_followed or self._goes_on(run)):
-                    found.append(run.id)
-        return found
-
-    def _goes_on(self, run: Run) -> bool:
-        """Return whether a run whose client is gone continues, by asking the machine. Also fetches its outputs."""
-        from gpuinfra.app.run_control import fetch_outputs
-        from gpuinfra.app.workspace import open_workspace
-        from gpuinfra.runner.errors import JobError
-
-        # A run that never began will not begin now.
-        if run.state.is_over or run.job is None:
-            return False
-        try:
-            return not fetch_outputs(self.settings, run, self.frontend).state.is_over
-        except (Problem, JobError):
-            # Assume that it continues, unless its end was just recorded.
-            return not open_workspace(self.settings).history.find(run.id).state.is_over
 
     def _leave(self) -> None:
         """Report what exists after a second Ctrl-C, without waiting."""
-        from gpuinfra.app.access import open_session
-        from gpuinfra.app.interruption import LOOK_SECONDS, say_what_exists
-
         self._say_left()
         with suppress(Problem):
             session = open_session(self.settings, self.spec.subscription, LOOK_SECONDS, self.frontend)
@@ -381,25 +280,21 @@ class RunWorkflow:
 
     def result(self) -> RunResult:
         """Return the result and the exit code."""
-        from gpuinfra.app.job_result import result_of
-
-        is_left = self.receipt is not None and not self.receipt.is_proof
-        job = result_of(self.work, self.receipt, self.problem) if self.work else None
+        job = result_of(self.work, self.problem) if self.work else None
         if job is None:
             code = int(self.problem.exit_code if self.problem else Exit.INTERRUPTED)
         elif self.interrupted and not job.run.exit_code and not self.problem:
             code = Exit.INTERRUPTED
         else:
             code = job.exit_code
-        diagnostics = self.problem.diagnostics if self.problem else ()
-        code = Exit.LEFT_BEHIND if is_left else code
+        if self.receipt and not self.receipt.is_proof:
+            code = Exit.LEFT_BEHIND
+        problems = self.problem.diagnostics if self.problem else ()
         interrupted = self.interrupted or (job is not None and job.interrupted)
-        return RunResult(job, self.receipt, tuple(diagnostics), code, interrupted)
+        return RunResult(job, self.receipt, job.diagnostics if job else problems, code, interrupted)
 
 
-def _afterwards(spec: Spec, given: str | None) -> str:
-    from gpuinfra.suggest import did_you_mean
-
+def _after_run(spec: Spec, given: str | None) -> str:
     if given is None:
         return spec.lifecycle.after_run
     if given not in CHOICES:
@@ -410,14 +305,10 @@ def _afterwards(spec: Spec, given: str | None) -> str:
 
 def _resolve(settings: Settings, spec: Spec, request: JobRequest) -> JobSpec:
     """Return the job, after all checks that are possible before a machine is billed."""
-    from gpuinfra.app.job_request import resolve_job_of_machine
-    from gpuinfra.app.workspace import check_workspace
-    from gpuinfra.workspace import find_workspace
-
     if spec.power != "running":
         note = f"the spec of `{spec.name}` says `power: {spec.power}`"
-        diagnostic = Diagnostic(Code.MACHINE_IS_OFF, "the machine is to be off", note=note, help="`power: running`")
-        raise Problem(diagnostic, exit_code=Exit.USAGE)
+        summary, help_line = "this spec keeps the machine off", "set `power: running` in the spec"
+        raise problem(Code.MACHINE_IS_OFF, summary, note, help_line, exit_code=Exit.USAGE)
     job = resolve_job_of_machine(find_workspace(settings.workspace), spec, request)
     if settings.cloud == "sandbox" and job.in_container:
         _check_own_engine(spec)
@@ -427,14 +318,9 @@ def _resolve(settings: Settings, spec: Spec, request: JobRequest) -> JobSpec:
 
 def _check_own_engine(spec: Spec) -> None:
     """Raise Problem if the sandbox finds no Docker Engine, which a simulated machine needs for containers."""
-    from gpuinfra.app.machine_readiness import WITHOUT_DOCKER
-    from gpuinfra.app.sandbox import Sandbox
-    from gpuinfra.runner.connection.local import LocalConnection
-    from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
-
     sandbox = Sandbox()
     check, _ = look_at_docker(LocalConnection(sandbox.docker_environment()), getuser(), LIMIT_SECONDS * 2)
     if not check.passed:
         note = f"{check.found}; the simulated `{spec.name}` would use the engine of this computer; nothing was created"
         help_line = f"{sandbox.docker_help or check.help}; or {WITHOUT_DOCKER}"
-        raise Problem(Diagnostic(Code.NO_ENGINE, "no Docker Engine on this computer", note=note, help=help_line))
+        raise problem(Code.NO_ENGINE, "no Docker Engine on this computer", note, help_line)

@@ -31,9 +31,9 @@ def submit(
     sink = frontend.open_output()
     work = JobSession(workspace, job, frontend, sink, on_interrupt, spec, detach=request.detach)
     try:
-        work.go()
+        work.run_to_end()
         if request.detach:
-            work.give_time()
+            work.extend_lease()
     except KeyboardInterrupt:
         interrupted = work.was_interrupted = True
     except Problem as found:

@@ -64,7 +64,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     with open_frontend(settings) as frontend:
         result = run_job(settings, spec, request, after_run, on_interrupt, frontend)
     if result.job:
-        show_job(result.job.run, result.job.folder, result.job.receipt, result.job.diagnostics, json=settings.json)
+        show_job(result.job.run, result.job.folder, result.receipt, result.diagnostics, json=settings.json)
     else:
         receipts = [result.receipt] if result.receipt else []
         receipt_view.show(receipts, result.diagnostics, json=settings.json)

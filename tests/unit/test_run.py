@@ -44,13 +44,6 @@ DONE = Run(
 )
 
 
-class Broken:
-    """A history that cannot be read."""
-
-    def list(self) -> list[Run]:
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read"))
-
-
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """How the machine was ended: whether it was deleted."""
@@ -60,26 +53,24 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(delete)
         return Receipt(NAME, OffProof.DEALLOCATED, NOW)
 
-    monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
+    monkeypatch.setattr("gpuinfra.app.run.end_machine", end_machine)
     set_answer(monkeypatch, MachineAnswer(Contact.SILENT))
     return found
 
 
 def set_answer(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
     """Make the machine answer this when it is asked for its runs."""
-    monkeypatch.setattr("gpuinfra.app.access.open_session", lambda *_, **__: None)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.open_session", lambda *_, **__: None)
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
 
 
-def make_workflow(
-    workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None, history: Any = None
-) -> RunWorkflow:
+def make_workflow(workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None) -> RunWorkflow:
     settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=workspace, correlation_id="")
     work: Any = SimpleNamespace(
         run=DONE,
         is_off=False,
         neighbours=neighbours,
-        workspace=SimpleNamespace(history=history or History(workspace / ".gpuinfra")),
+        workspace=SimpleNamespace(history=History(workspace / ".gpuinfra")),
         assigned=SimpleNamespace(tracked=False),
     )
     progress: Any = RecordedProgress()
@@ -121,7 +112,7 @@ def test_second_interrupt_during_the_check_reports_a_running_machine(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", interrupt)
-    monkeypatch.setattr("gpuinfra.app.interruption.say_what_exists", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.run.say_what_exists", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         workflow._end()
     assert ends == []
@@ -135,7 +126,7 @@ def test_second_interrupt_before_azure_is_asked_says_that_it_may_be_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gpuinfra.app.run.up", interrupt)
-    monkeypatch.setattr("gpuinfra.app.down.end_machine", interrupt)
+    monkeypatch.setattr("gpuinfra.app.run.end_machine", interrupt)
     workflow = make_workflow(tmp_path, "deallocate", [])
     workflow.work.was_interrupted = False  # type: ignore[union-attr]
     with pytest.raises(KeyboardInterrupt):
@@ -165,9 +156,13 @@ def test_interrupt_while_the_machine_is_asked_does_not_end_what_another_run_need
 
 @pytest.mark.parametrize(("has_outputs", "expected"), [(True, [False]), (False, [True])])
 def test_unreadable_history_does_not_keep_a_machine_on(
-    has_outputs: bool, expected: list[bool], tmp_path: Path, ends: list[bool]
+    has_outputs: bool, expected: list[bool], tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workflow = make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=has_outputs)], Broken())
+    def unreadable(*_: Any) -> list[Run]:
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read"))
+
+    monkeypatch.setattr(History, "list", unreadable)
+    workflow = make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=has_outputs)])
     workflow._end()
     assert (ends, workflow.problem) == (expected, None)
 
@@ -181,7 +176,7 @@ def test_another_run_that_cannot_be_fetched_keeps_the_machine(
     workflow = make_workflow(tmp_path, "deallocate", [])
     other: dict[str, Any] = {**DONE.as_json(), "id": "r0", "state": "running", "job": {"kind": "process", "id": "r0"}}
     History(tmp_path / ".gpuinfra").save(run_from_json(other))
-    monkeypatch.setattr("gpuinfra.app.run_control.fetch_outputs", full)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.fetch_outputs", full)
     workflow._end()
     assert ends == []
     assert "is kept for r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
@@ -194,7 +189,7 @@ def test_internal_error_does_not_keep_the_machine_on(
         raise KeyError("nothing")
 
     workflow = make_workflow(tmp_path, "deallocate", [])
-    monkeypatch.setattr(RunWorkflow, "_others", mistake)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.OtherRuns.in_need", mistake)
     workflow._end()
     assert ends == [False]
 
@@ -280,7 +275,7 @@ def test_internal_error_does_not_hide_that_the_machine_may_be_on(
     def mistake(*_: Any, **__: Any) -> None:
         raise KeyError("nothing")
 
-    monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
+    monkeypatch.setattr("gpuinfra.app.run.end_machine", end_machine)
     monkeypatch.setattr("gpuinfra.app.run.up", mistake)
     workflow = make_workflow(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):
