@@ -8,22 +8,27 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import consent_to_replace, is_simulated
 from gpuinfra.app.attach_options import AttachOptions
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.host_keys import check_host_key, record_host_key
+from gpuinfra.app.passwords import Secret, read_password, secret_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.events import HostKeyDetails, Question
-
-if TYPE_CHECKING:
-    from gpuinfra.app.attach_options import AttachOptions
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.passwords import Secret
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.results import AttachResult
-    from gpuinfra.models.target import Checkup, Target, TargetCheck
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.errors import ConnectError, LoginRefused
+from gpuinfra.models.results import AttachResult
+from gpuinfra.models.target import Checkup, Target, TargetCheck
+from gpuinfra.runner.connection import passwords
+from gpuinfra.runner.connection.handshake import first_meeting, place
+from gpuinfra.runner.connection.host_key import ALGORITHMS, HostKey
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.errors import ConnectError, HostKeyInvalid, HostKeyMismatch, KeyUnusable, LoginRefused, Unreachable
+from gpuinfra.runner.readiness import examine
+from gpuinfra.workbench.compute import joined_address
+from gpuinfra.workbench.project import load_project
+from gpuinfra.workbench.targets import check_destination, find_target, write_target
+from gpuinfra.workspace import find_workspace
 
 SUMMARIES = {
     "ssh": "no machine that runs jobs",
@@ -37,16 +42,6 @@ NEEDS_GPU = ("nvidia-runtime", "gpu")
 
 def attach(settings: Settings, options: AttachOptions, seconds: float, frontend: Frontend) -> AttachResult:
     """Check the machine, write its target files, and return the result. Raise Problem if a check fails."""
-    from gpuinfra.app.access import consent_to_replace
-    from gpuinfra.app.host_keys import check_host_key, record_host_key
-    from gpuinfra.app.passwords import Secret, read_password
-    from gpuinfra.models.results import AttachResult
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.workbench.compute import joined_address
-    from gpuinfra.workbench.project import load_project
-    from gpuinfra.workbench.targets import check_destination, find_target
-    from gpuinfra.workspace import find_workspace
-
     workspace = find_workspace(settings.workspace)
     before = find_target(workspace, options.name)
     if before and not before.address:
@@ -90,8 +85,6 @@ def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bo
 
 
 def _secret(options: AttachOptions, target: Target, frontend: Frontend) -> Secret | None:
-    from gpuinfra.app.passwords import secret_of
-
     if options.identity:
         return None  # a user who names a key wants an error if it does not work
     return secret_of(target, frontend, can_ask=frontend.can_ask)
@@ -99,10 +92,6 @@ def _secret(options: AttachOptions, target: Target, frontend: Frontend) -> Secre
 
 def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, frontend: Frontend) -> Checkup:
     """Log in and check the machine, reporting one line per check."""
-    from gpuinfra.runner.connection.handshake import place
-    from gpuinfra.runner.connection.ssh import SshConnection
-    from gpuinfra.runner.readiness import examine
-
     step = f"ssh {options.name}"
     frontend.begin(step, f"logging in at {place(options.address, options.port)}")
     with (
@@ -125,11 +114,8 @@ def _failure(check: TargetCheck) -> Diagnostic:
 
 def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
     """Store the password, then write the files that refer to it."""
-    from gpuinfra.runner.connection.passwords import reference_to
-    from gpuinfra.workbench.targets import write_target
-
     # An interrupted keyring call may still have stored the password.
-    reference = reference_to(target.name) if secret else None
+    reference = passwords.reference_to(target.name) if secret else None
     try:
         reference = secret.keep(target) if secret else None
         files = write_target(workspace, replace(target, password=reference))
@@ -153,22 +139,15 @@ def _unwritable(error: Exception) -> Problem:
 
 def _forget(target: Target, *, unless: Target | None) -> None:
     """Delete a password that no file refers to, unless the other target uses it as well."""
-    from gpuinfra.runner.connection.passwords import forget, place
-
-    kept = place(target)
-    if kept and (unless is None or kept != place(unless)):
-        forget(*kept)
+    kept = passwords.place(target)
+    if kept and (unless is None or kept != passwords.place(unless)):
+        passwords.forget(*kept)
 
 
 def trusted_key(
     options: AttachOptions, before: Target | None, settings: Settings, seconds: float, frontend: Frontend
 ) -> HostKey:
     """Return the host key that the machine must show: from the options, the target file, or the user's consent."""
-    from gpuinfra.app.access import is_simulated
-    from gpuinfra.app.host_keys import check_host_key
-    from gpuinfra.runner.connection.handshake import first_meeting, place
-    from gpuinfra.runner.connection.host_key import HostKey
-
     step = f"ssh {options.name}"
     with explained(options, step, frontend):
         if options.host_key and not options.has_fingerprint:
@@ -188,8 +167,6 @@ def trusted_key(
 @contextmanager
 def explained(options: AttachOptions, step: str, frontend: Frontend) -> Iterator[None]:
     """Convert connection errors to Problems."""
-    from gpuinfra.runner.errors import ConnectError
-
     try:
         yield
     except ConnectError as error:
@@ -199,10 +176,6 @@ def explained(options: AttachOptions, step: str, frontend: Frontend) -> Iterator
 
 def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostKey:
     """Return the machine's host key with this fingerprint. It may have one key per kind, and shows one at a time."""
-    from gpuinfra.runner.connection.handshake import first_meeting, place
-    from gpuinfra.runner.connection.host_key import ALGORITHMS
-    from gpuinfra.runner.errors import HostKeyMismatch, Unreachable
-
     best = first_meeting(options.address, options.port, seconds)
     if best.fingerprint == fingerprint:
         return best
@@ -219,8 +192,6 @@ def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostK
 
 
 def _consent(shown: HostKey, options: AttachOptions, settings: Settings, frontend: Frontend) -> None:
-    from gpuinfra.runner.connection.handshake import place
-
     where = place(options.address, options.port)
     if settings.yes:
         frontend.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
@@ -245,8 +216,6 @@ def _consent(shown: HostKey, options: AttachOptions, settings: Settings, fronten
 
 
 def _diagnostic(error: ConnectError, options: AttachOptions) -> Diagnostic:
-    from gpuinfra.runner.errors import HostKeyInvalid, HostKeyMismatch, LoginRefused
-
     note = f"{error}; nothing was written"
     if isinstance(error, HostKeyMismatch):
         known = options.command(error.shown) if error.shown else options.command("KEY")
@@ -263,8 +232,6 @@ def _diagnostic(error: ConnectError, options: AttachOptions) -> Diagnostic:
 
 
 def _help_with_login(error: LoginRefused, options: AttachOptions) -> str:
-    from gpuinfra.runner.errors import KeyUnusable
-
     if error.help and (options.by_password or (options.identity and isinstance(error, KeyUnusable))):
         return error.help
     if options.identity:

@@ -10,8 +10,14 @@ from pathlib import Path
 from gpuinfra.app.checked import require
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.hosts import is_host, is_user
+from gpuinfra.models.images import check_container_image
+from gpuinfra.models.names import check_target_name
+from gpuinfra.models.spec import TargetOptions
 from gpuinfra.models.target import ASK, Target
+from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.errors import HostKeyInvalid
 from gpuinfra.suggest import did_you_mean, listed
+from gpuinfra.workbench.compute import split_address
 
 DOCKER, PLAIN = "remotedocker", "remote"
 TYPES = (DOCKER, PLAIN)
@@ -47,8 +53,6 @@ class AttachOptions:
 
     def target(self, host_key: str, before: Target | None) -> Target:
         """Return the target for the login. Options that were not given keep their previous values."""
-        from gpuinfra.models.spec import TargetOptions
-
         said = {"type", *(["nvidia_docker"] if self.docker else [])}
         said |= {"identity", "password"} if self.identity or self.by_password else set()
         said |= {"base_docker_image"} if self.image else set()
@@ -83,9 +87,6 @@ class AttachOptions:
 
 def check_options(options: AttachOptions) -> None:
     """Raise Problem if an option breaks a rule that can be checked without the machine."""
-    from gpuinfra.models.images import check_container_image
-    from gpuinfra.models.names import check_target_name
-
     require(check_target_name, options.name, options.name, "attach")
     require(check_container_image, options.image, options.image or "", "attach")
     if options.type not in TYPES:
@@ -104,8 +105,6 @@ def check_options(options: AttachOptions) -> None:
 
 def read_address(address: str, port: int | None) -> tuple[str, int]:
     """Return host and port. The port can be in either argument."""
-    from gpuinfra.workbench.compute import split_address
-
     host, inner = split_address(address)
     host = (host or "").removeprefix("[").removesuffix("]")
     said = inner if inner != USUAL_PORT or address.endswith(f":{inner}") else None
@@ -134,9 +133,6 @@ def read_identity(key: str) -> str:
 
 
 def _check_host_key(options: AttachOptions) -> None:
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     if options.host_key is None or options.has_fingerprint:
         return
     try:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.kept_disk import kept_disk_help
+from gpuinfra.app.remote_runs import ask_machine
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, creates_machine, decide, unknown_runs
+from gpuinfra.models.consent import (
+    Consent,
+    Contact,
+    Decision,
+    Effect,
+    MachineAnswer,
+    creates_machine,
+    decide,
+    unknown_runs,
+)
 from gpuinfra.models.events import ConsentDetails, Question
-
-if TYPE_CHECKING:
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.consent import Decision
-    from gpuinfra.models.plan import Plan
-    from gpuinfra.models.resource import MachineId
-    from gpuinfra.models.run import Run
-    from gpuinfra.models.spec import Spec
+from gpuinfra.models.plan import Plan
+from gpuinfra.models.resource import MachineId
+from gpuinfra.models.run import Run
+from gpuinfra.models.spec import Spec
+from gpuinfra.store.history import History
 
 QUESTIONS = {
     Effect.RESTART: "{} will be restarted. Go on?",
@@ -45,8 +53,6 @@ class Request:
 
 def require_consent(request: Request, session: CloudSession, spec: Spec | None, frontend: Frontend) -> None:
     """Return if the change may be made. Raise Problem if it needs consent that was not given."""
-    from gpuinfra.app.remote_runs import ask_machine
-
     settings, name = session.settings, request.name
     if request.effect is Effect.NONE or _is_given(request, settings):
         return
@@ -74,8 +80,6 @@ def _check_unchanged(
     request: Request, decision: Decision, answer: MachineAnswer, session: CloudSession, spec: Spec | None
 ) -> None:
     """Raise Problem if the machine was replaced, or has more runs at risk, since the user was asked."""
-    from gpuinfra.app.remote_runs import ask_machine
-
     name, place = request.name, session.machine_id(request.name, request.group)
     known, simulated = _known_runs(request, session.settings), session.cloud.simulated
     again = ask_machine(session, name, request.group, spec)
@@ -112,8 +116,6 @@ def _is_given(request: Request, settings: Settings) -> bool:
 
 
 def _known_runs(request: Request, settings: Settings) -> list[Run]:
-    from gpuinfra.store.history import History
-
     try:
         return History(settings.state).list()
     except Problem:
@@ -125,8 +127,6 @@ def _known_runs(request: Request, settings: Settings) -> list[Run]:
 def _refused(
     request: Request, decision: Decision, answer: MachineAnswer, place: MachineId, *, simulated: bool
 ) -> Problem:
-    from gpuinfra.app.kept_disk import kept_disk_help
-
     diagnostic = Diagnostic(
         Code.NEEDS_CONSENT,
         _summary(decision),

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.durations import seconds_of
+from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_costs import jobs_of, ledger_entries
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import settle_runs
+from gpuinfra.app.specs import common_subscription
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.cost import CostReport, CostRow
+from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.models.resource import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.cost import CostReport, CostRow
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.provision.costing.activity import Event
-    from gpuinfra.provision.costing.evidence import Evidence
-    from gpuinfra.provision.costing.history import History
-    from gpuinfra.provision.costing.report import Job
+from gpuinfra.parse.files import load_paths
+from gpuinfra.provision.costing import report
+from gpuinfra.provision.costing.activity import KEPT, Event, read_events
+from gpuinfra.provision.costing.evidence import Evidence
+from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.pricing import PriceBook
+from gpuinfra.provision.costing.report import Job
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.price_list import shipped_prices
+from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.ownership import machine_of_row, partition
+from gpuinfra.store.history import History as Runs
+from gpuinfra.suggest import did_you_mean
+from gpuinfra.workspace import find_workspace
 
 SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
@@ -34,11 +44,6 @@ _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 def cost(settings: Settings, since: str, by: str | None, tag: str | None, frontend: Frontend) -> CostReport:
     """Return what machines have cost since a time, by machine, run or tag."""
-    from gpuinfra.app.access import cloud_errors, open_session
-    from gpuinfra.app.specs import common_subscription
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.workspace import find_workspace
-
     wanted = _wanted(by, tag)
     _moment(since, datetime.now(UTC))  # report an invalid value before any request
     specs = load_paths([str(find_workspace(settings.workspace))]).specs
@@ -56,10 +61,6 @@ class CostQuery:
 
     def report(self, since: str, by: str, tag: str | None) -> CostReport:
         """Return the report with the requested rows."""
-        from gpuinfra.models.cost import CostReport
-        from gpuinfra.provision.costing.pricing import PriceBook
-        from gpuinfra.provision.market.price_list import shipped_prices
-
         evidence, start = self._evidence(since)
         book = PriceBook(self.session.market.prices(evidence.sizes()), shipped_prices())
         histories = evidence.histories(book)
@@ -75,11 +76,6 @@ class CostQuery:
         )
 
     def _evidence(self, since: str) -> tuple[Evidence, datetime]:
-        from gpuinfra.provision.costing.activity import KEPT
-        from gpuinfra.provision.costing.evidence import Evidence
-        from gpuinfra.provision.names import machine_key
-        from gpuinfra.provision.ownership import machine_of_row
-
         cloud = self.session.cloud
         listed, entries = cloud.fleet.holdings(), self._entries()
         machines = self._ours(Kind.VM, listed[0])
@@ -103,8 +99,6 @@ class CostQuery:
 
     def _ours(self, kind: Kind, bodies: list[dict[str, Any]], machines: Collection[str] = ()) -> list[dict[str, Any]]:
         """Return the bodies that are ours, and report those that only have our tag."""
-        from gpuinfra.provision.ownership import partition
-
         ours, strange = partition(kind, bodies, machines)
         for line in strange:
             self.frontend.note(line)
@@ -112,9 +106,6 @@ class CostQuery:
 
     def _events(self, since: datetime, until: datetime) -> list[Event] | None:
         """Return the events in Azure's log, or None if it cannot be read, so that the ledger applies."""
-        from gpuinfra.provision.costing.activity import read_events
-        from gpuinfra.provision.errors import CloudError, Fault
-
         try:
             return read_events(self.session.cloud.fleet.activity_log(since, until))
         except CloudError as error:
@@ -132,16 +123,11 @@ class CostQuery:
     def _rows(
         self, histories: list[History], by: str, tag: str | None, since: datetime, until: datetime
     ) -> list[CostRow]:
-        from gpuinfra.provision.costing import report
-
         if by == "run":
             return report.by_run(histories, self._jobs(until), since, until)
         return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
 
     def _jobs(self, now: datetime) -> list[Job]:
-        from gpuinfra.app.settlement import settle_runs
-        from gpuinfra.store.history import History as Runs
-
         found = Runs(self.session.settings.state).list()
         # A machine in the sandbox may have the name of a real one.
         runs = [run for run in found if run.simulated == self.session.cloud.simulated]
@@ -149,8 +135,6 @@ class CostQuery:
 
 
 def _wanted(by: str | None, tag: str | None) -> str:
-    from gpuinfra.suggest import did_you_mean
-
     wanted = by or ("tag" if tag else "machine")
     if wanted not in CHOICES:
         help_line = did_you_mean(wanted, CHOICES) or "`machine`, `run` or `tag`"
@@ -163,8 +147,6 @@ def _wanted(by: str | None, tag: str | None) -> str:
 
 def _moment(text: str, now: datetime) -> datetime:
     """Parse `30d`, `12h`, or a date."""
-    from gpuinfra.app.durations import seconds_of
-
     if found := _DAYS.fullmatch(text):
         return max(FIRST, now - timedelta(days=int(found[1])))
     try:

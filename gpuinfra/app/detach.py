@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import settle_runs
+from gpuinfra.app.workspace import open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.events import Question
 from gpuinfra.models.results import DetachResult, unreachable_runs
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.run import Run
-    from gpuinfra.models.target import Target
+from gpuinfra.models.run import Run
+from gpuinfra.models.target import Target
+from gpuinfra.runner.connection.passwords import forget, place
+from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
+from gpuinfra.workbench.project import load_project
+from gpuinfra.workbench.targets import nearest_target, target_files, target_of
+from gpuinfra.workspace import check_inside, find_workspace
 
 
 def detach(settings: Settings, name: str, frontend: Frontend) -> DetachResult:
     """Remove a target's two files, and its password from the keyring."""
-    from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
-    from gpuinfra.workbench.project import load_project
-    from gpuinfra.workbench.targets import target_of
-    from gpuinfra.workspace import find_workspace
-
     workspace = find_workspace(settings.workspace)
     files = _files(workspace, name)
     project = load_project(workspace)
@@ -41,8 +40,6 @@ def detach(settings: Settings, name: str, frontend: Frontend) -> DetachResult:
 
 
 def _files(workspace: Path, name: str) -> list[Path]:
-    from gpuinfra.workbench.targets import nearest_target, target_files
-
     # Only a plain file name: a path must not reach other folders.
     files = target_files(workspace, name) if Path(name).name == name else []
     # A run configuration alone is not a target: it may belong to another one.
@@ -60,9 +57,6 @@ def _files(workspace: Path, name: str) -> list[Path]:
 
 def _runs_on(settings: Settings, name: str) -> list[Run]:
     """Return the target's runs that are active or have unfetched outputs: without the target they are unreachable."""
-    from gpuinfra.app.settlement import settle_runs
-    from gpuinfra.app.workspace import open_workspace
-
     try:
         found = settle_runs(settings, open_workspace(settings).history.list(target=name)).runs
     except Problem:
@@ -91,15 +85,11 @@ def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], fron
 
 def _forget(target: Target) -> bool:
     """Delete the target's password, and return whether it is gone. Works even if the file has errors elsewhere."""
-    from gpuinfra.runner.connection.passwords import forget, place
-
     kept = place(target)
     return not kept or forget(*kept)
 
 
 def _remove(files: list[Path], workspace: Path) -> None:
-    from gpuinfra.workspace import check_inside
-
     for file in files:
         check_inside(file.parent, workspace)
     # Remove the file that defines the target last, so that an interrupted detach can be repeated.

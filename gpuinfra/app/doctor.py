@@ -7,20 +7,31 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.agents import NoAgentError, read_agent_state
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_names import chosen, target_of_vm
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.health import HealthCheck, HealthReport, MachineHealth
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.health.machine import Facts
-    from gpuinfra.provision.observed import Observed
-    from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.app.specs import common_subscription
+from gpuinfra.diagnostics import Code, Exit, Problem
+from gpuinfra.models.health import CheckStatus, HealthCheck, HealthReport, MachineHealth, ok, problem, warning
+from gpuinfra.models.keys import lacks_key
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.sizes import SIZES
+from gpuinfra.models.spec import Admin, Spec
+from gpuinfra.parse.files import load_paths
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.health import account as health
+from gpuinfra.provision.health import machine as machine_health
+from gpuinfra.provision.health.machine import Facts
+from gpuinfra.provision.login.keys import read_public_key
+from gpuinfra.provision.market.preflight import PROVIDERS
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
+from gpuinfra.workspace import find_workspace
 
 SECONDS = 120.0
 """For all checks, including the waits that Azure asks for."""
@@ -28,10 +39,6 @@ SECONDS = 120.0
 
 def examine(settings: Settings, names: Sequence[str], frontend: Frontend) -> HealthReport:
     """Check the account, this computer, and the machines with these names, or all machines without names."""
-    from gpuinfra.app.access import open_session
-    from gpuinfra.app.specs import common_subscription
-    from gpuinfra.models.health import CheckStatus, HealthReport, problem
-
     specs, here = _specs(settings)
     here += _keys(settings, specs)
     try:
@@ -53,10 +60,6 @@ def examine(settings: Settings, names: Sequence[str], frontend: Frontend) -> Hea
 
 def _specs(settings: Settings) -> tuple[list[LocatedSpec], list[HealthCheck]]:
     """Return the workspace's specs, and a warning if some cannot be read."""
-    from gpuinfra.models.health import warning
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.workspace import find_workspace
-
     workspace = find_workspace(settings.workspace)
     loaded = load_paths([str(workspace)])
     bad = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
@@ -70,12 +73,6 @@ def _specs(settings: Settings) -> tuple[list[LocatedSpec], list[HealthCheck]]:
 
 def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]:
     """Check the SSH keys in the specs, or the default key without specs."""
-    from gpuinfra.models.health import ok, problem, warning
-    from gpuinfra.models.keys import lacks_key
-    from gpuinfra.models.spec import Admin
-    from gpuinfra.provision.login.keys import read_public_key
-    from gpuinfra.workspace import find_workspace
-
     wanted = list(dict.fromkeys(located.spec.admin.key() for located in specs))
     checks = []
     for key in wanted or [Admin().key()]:
@@ -99,9 +96,6 @@ REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd,
 
 def account(session: CloudSession) -> list[HealthCheck]:
     """Check the account. Without a login, return only that check."""
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import account as health
-
     market, cloud = session.market, session.cloud
     try:
         name = market.subscription_name()
@@ -121,29 +115,20 @@ def account(session: CloudSession) -> list[HealthCheck]:
 
 
 def _place(session: CloudSession) -> HealthCheck:
-    from gpuinfra.models.health import ok
-
     arm = session.cloud.endpoint
     return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if session.cloud.simulated else arm)
 
 
 def _reaper() -> HealthCheck:
     """Return the check for the reaper. It cannot be seen from here, so it is only a note."""
-    from gpuinfra.models.health import ok
-
     return ok("reaper", "whether `gpuinfra reap` runs anywhere, again and again, cannot be seen from here", REAPER)
 
 
 def _providers(session: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import account as health
-    from gpuinfra.provision.market.preflight import PROVIDERS
-
     return _known("providers", lambda: [health.providers(session.market.unregistered(PROVIDERS))])
 
 
 def _rights(session: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import account as health
-
     def ask() -> list[HealthCheck]:
         market = session.market
         allowed, has_role = market.actions_allowed(None), session.cloud.fleet.has_agent_role()
@@ -156,16 +141,10 @@ def _rights(session: CloudSession) -> list[HealthCheck]:
 
 
 def _prices(session: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.models.sizes import SIZES
-    from gpuinfra.provision.health import account as health
-
     return [health.prices(is_live=bool(session.market.prices([next(iter(SIZES))]).rates))]
 
 
 def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]:
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import account as health
-
     try:
         return ask()
     except CloudError as error:
@@ -177,10 +156,6 @@ AT_ONCE = 4
 
 def machines(session: CloudSession, names: Sequence[str], specs: Sequence[LocatedSpec]) -> tuple[MachineHealth, ...]:
     """Return the checks of the machines with these names, or of all."""
-    from gpuinfra.app.access import cloud_errors
-    from gpuinfra.app.machine_names import chosen
-    from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
-
     with cloud_errors("listing machines"):
         rows = session.cloud.fleet.machines()
     by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
@@ -200,49 +175,29 @@ def machines(session: CloudSession, names: Sequence[str], specs: Sequence[Locate
         return (
             *(each.result() for each in asked),
             *untagged,
-            *(_not_made(name, each) for name, each in absent.items()),
+            *(MachineHealth(name, "", (problem("state", str(each.note), each.help),)) for name, each in absent.items()),
         )
 
 
 def _untagged(machine: ObservedResource) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, problem
-    from gpuinfra.provision.ownership import untagged_problem
-
     (found,) = untagged_problem(machine).diagnostics
     return MachineHealth(
         machine.ref.name, machine.ref.group, (problem("tags", f"{found.summary}: {found.note}", found.help),)
     )
 
 
-def _not_made(name: str, found: Diagnostic) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, problem
-
-    return MachineHealth(name, "", (problem("state", str(found.note), found.help),))
-
-
-def _absent(name: str) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, problem
-
-    seen = "Azure has no machine of gpuinfra's with this name in the subscription"
-    return MachineHealth(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
-
-
 def _look(session: CloudSession, name: str, group: str, spec: Spec | None) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, warning
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health.machine import examine
-
     try:
         facts = _facts(session, name, group, spec)
     except CloudError as error:
         return MachineHealth(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
-    return MachineHealth(name, group, examine(facts)) if facts else _absent(name)
+    if facts is None:
+        seen = "gpuinfra has no machine with this name in the subscription"
+        return MachineHealth(name, "", (problem("state", seen, "`gpuinfra status` lists all machines"),))
+    return MachineHealth(name, group, machine_health.examine(facts))
 
 
 def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.health.machine import Facts
-
     cloud = session.cloud
     observed = cloud.observe(name, group)
     machine = observed.part(Kind.VM)
@@ -262,18 +217,8 @@ def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> F
 
 
 def _with_agent(session: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
-    from gpuinfra.app.agents import NoAgentError, read_agent_state
-    from gpuinfra.app.machine_names import with_known_key
-    from gpuinfra.provision.find import target_of
-    from gpuinfra.runner.connection.private_keys import identity_of
-    from gpuinfra.workspace import find_workspace
-
-    settings = session.settings
-    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     try:
-        port, simulated = session.cloud.ssh_port, session.cloud.simulated
-        target = target_of(observed, ssh_port=port, identity=identity, simulated=simulated)
-        state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))
+        state = read_agent_state(target_of_vm(session, observed, spec.admin.key() if spec else None))
     except NoAgentError as error:
         return replace(facts, no_agent=str(error), is_reached=error.is_reached)
     except Problem as error:

@@ -5,18 +5,29 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.events import Question
+from gpuinfra.models.target import Target
+from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.known_hosts import (
+    FOLDER,
+    PENDING,
+    check_known_key,
+    is_same_name,
+    recorded_keys,
+    target_source,
+)
+from gpuinfra.runner.connection.openssh import SshFiles
+from gpuinfra.runner.errors import HostKeyChanged, HostKeyInvalid
+from gpuinfra.workbench.targets import find_target
 
 if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.target import Target
     from gpuinfra.provision.up import FoundMachine
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.connection.openssh import SshFiles
 
 
 def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", accepted: str | None = None) -> Target:
@@ -25,9 +36,6 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
     A key or fingerprint that the user accepted takes precedence. Then the key recorded on this computer applies, and
     without one the key in the target file.
     """
-    from gpuinfra.runner.connection.known_hosts import check_known_key
-    from gpuinfra.runner.errors import HostKeyChanged, HostKeyInvalid
-
     try:
         check_known_key(target, says, keys_in_files(settings, target), accepted)
     except HostKeyInvalid:
@@ -40,10 +48,6 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
 
 def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     """Return the host key in the target's file, if there is one."""
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.errors import HostKeyInvalid
-    from gpuinfra.workbench.targets import find_target
-
     # The name may come from a tag, which others can write, so look for the default name as well.
     names = (target.name, target.machine.replace("-", "_"))
     attached = next((found for name in names if (found := find_target(settings.workspace, name))), None)
@@ -58,9 +62,6 @@ def record_host_key(target: Target, source: str, frontend: Frontend) -> None:
 
     If its target has another name, record the key for that name, too.
     """
-    from gpuinfra.runner.connection.known_hosts import PENDING, is_same_name, target_source
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     try:
         own_ssh_files().remember(target, source)
         if PENDING not in source and not is_same_name(target.machine, target.name):
@@ -75,8 +76,6 @@ def record_host_key(target: Target, source: str, frontend: Frontend) -> None:
 
 def record_first_use(target: Target, frontend: Frontend) -> None:
     """Record the host key of a machine that only a file names, so that a changed file cannot lead elsewhere."""
-    from gpuinfra.runner.connection.known_hosts import recorded_keys
-
     names = (target.machine, target.name)
     if target.address and not all(recorded_keys(replace(target, machine=name)) for name in names):
         record_host_key(target, "", frontend)
@@ -95,18 +94,11 @@ def source_of_up(subscription: str, group: str) -> str:
 
 def pending(source: str) -> str:
     """Return the mark for a key whose machine is about to be created; another `up` may create it at the same time."""
-    from gpuinfra.runner.connection.known_hosts import PENDING
-
     return f"{source}{PENDING}{os.urandom(4).hex()}"
 
 
 def own_ssh_files() -> SshFiles:
     """Return the files that hold this user's host keys."""
-    from pathlib import Path
-
-    from gpuinfra.runner.connection.known_hosts import FOLDER
-    from gpuinfra.runner.connection.openssh import SshFiles
-
     try:
         return SshFiles(Path(FOLDER).expanduser())
     except RuntimeError as error:
@@ -155,10 +147,6 @@ def _require_known_machine(settings: Settings, target: Target, frontend: Fronten
 
     Someone else may have created it under the name in a spec, to receive the user's jobs and secrets.
     """
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.connection.known_hosts import recorded_keys
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     try:
         fingerprint = HostKey.parse(target.host_key).fingerprint
     except HostKeyInvalid:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuinfra.app.checked import require
 from gpuinfra.app.init import DEFAULT
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.workbench.project_import import ImportOptions, ImportResult
+from gpuinfra.models.names import check_machine_name
+from gpuinfra.models.regions import check_region
+from gpuinfra.models.sizes import check_size
+from gpuinfra.models.spec import Spec
+from gpuinfra.parse.spec import load_bytes
+from gpuinfra.suggest import listed
+from gpuinfra.workbench.project import find_projects, load_project
+from gpuinfra.workbench.project_import import ImportOptions, ImportResult
+from gpuinfra.workbench.project_import import import_project as make
 
 
 def import_project(
     folder: Path, target: str | None, region: str | None, size: str | None, name: str | None
 ) -> tuple[Path, ImportResult, Spec]:
     """Return the project's folder, the result of the import, and its spec. The project is not changed."""
-    from gpuinfra.workbench.project import load_project
-    from gpuinfra.workbench.project_import import ImportOptions
-    from gpuinfra.workbench.project_import import import_project as make
-
     wishes = ImportOptions(target, region, size, name)
     _check(wishes)
     root = _root(folder)
@@ -31,10 +31,6 @@ def import_project(
 
 
 def _check(wishes: ImportOptions) -> None:
-    from gpuinfra.models.names import check_machine_name
-    from gpuinfra.models.regions import check_region
-    from gpuinfra.models.sizes import check_size
-
     require(check_region, wishes.region, f"--region {wishes.region}", "import")
     require(check_size, wishes.size, f"--size {wishes.size}", "import")
     require(check_machine_name, wishes.name, f"--name {wishes.name}", "import")
@@ -42,9 +38,6 @@ def _check(wishes: ImportOptions) -> None:
 
 def _root(folder: Path) -> Path:
     """Return the project's folder, given it or its `aml_config`."""
-    from gpuinfra.suggest import listed
-    from gpuinfra.workbench.project import find_projects
-
     if not folder.is_dir():
         note, help_line = f"`{folder}` is not a directory", "name the project's folder"
         raise Problem(
@@ -63,8 +56,6 @@ def _root(folder: Path) -> Path:
 
 
 def _loaded(text: str) -> Spec:
-    from gpuinfra.parse.spec import load_bytes
-
     loaded = load_bytes(DEFAULT, text.encode("utf-8"))
     if loaded.diagnostics:
         raise Problem(*loaded.diagnostics, exit_code=Exit.USAGE)

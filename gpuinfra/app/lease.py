@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from datetime import timedelta
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.agents import is_agent_armed
+from gpuinfra.app.consent import Request, require_consent
+from gpuinfra.app.durations import seconds_of
+from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.lease_renewal import only_schedule
+from gpuinfra.app.machine_costs import MachineCosts
+from gpuinfra.app.machine_names import located
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.specs import is_path, one_spec, spec_named
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.hours import Hours
-    from gpuinfra.models.lease import LeaseState
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.lifecycle.renew import Renewed
-    from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.models.consent import Effect
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.lease import LeaseState
+from gpuinfra.models.spec import Spec
+from gpuinfra.provision import fleet, tags
+from gpuinfra.provision.cloud import Act
+from gpuinfra.provision.hours import from_tag
+from gpuinfra.provision.lease_state import lease_state
+from gpuinfra.provision.lifecycle.renew import Renewed, find_machine, renew, renewal
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.observed_resource import OFF, ObservedResource
 
 SECONDS = 300.0
 # A released lease ends with the next whole minute.
@@ -28,10 +37,6 @@ def lease(
     settings: Settings, machine: str, extend: str | None, frontend: Frontend, *, release: bool
 ) -> tuple[LeaseState, bool]:
     """Return the lease after the requested change, and whether the cost cap prevented that change."""
-    from gpuinfra.app.access import cloud_errors, open_session
-    from gpuinfra.app.machine_names import located
-    from gpuinfra.provision.lifecycle.renew import find_machine
-
     length = _length(extend, release=release)
     spec = _meant(settings, machine)
     writes = release or length is not None
@@ -54,8 +59,6 @@ def lease(
 
 
 def _length(extend: str | None, *, release: bool) -> timedelta | None:
-    from gpuinfra.app.durations import seconds_of
-
     if extend is None:
         return None
     if release:
@@ -73,16 +76,11 @@ def _length(extend: str | None, *, release: bool) -> timedelta | None:
 
 def _meant(settings: Settings, word: str) -> Spec | None:
     """Return the machine's spec, or None."""
-    from gpuinfra.app.specs import is_path, one_spec, spec_named
-
     return one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
 
 
 def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the spec's hours, which include holidays, unless the spec changed since `up`; then those in the tag."""
-    from gpuinfra.provision import tags
-    from gpuinfra.provision.hours import from_tag
-
     if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
     return from_tag(tags.get(machine.tags, tags.HOURS))
@@ -92,10 +90,6 @@ def _require_consent(
     session: CloudSession, machine: ObservedResource, hours: Hours | None, spec: Spec | None, frontend: Frontend
 ) -> None:
     """Raise Problem if a release would stop running jobs without consent."""
-    from gpuinfra.app.consent import Request, require_consent
-    from gpuinfra.models.consent import Effect
-    from gpuinfra.provision.lifecycle.renew import renewal
-
     now = session.cloud.now()
     if renewal(machine.tags, now, release=True, hours=hours).until - now > RELEASED:
         return  # within its hours, it ends with them
@@ -108,9 +102,6 @@ def _require_consent(
 def _renew(
     session: CloudSession, machine: ObservedResource, hours: Hours | None, length: timedelta | None, *, release: bool
 ) -> Renewed:
-    from gpuinfra.provision import tags
-    from gpuinfra.provision.lifecycle.renew import renew
-
     name = tags.get(machine.tags, tags.NAME)
     deadline = session.cloud.deadline
     group = machine.ref.group
@@ -124,12 +115,6 @@ def _end_released(
 
     The agent asks jobs to end first. Azure's schedule alone would take more than half an hour.
     """
-    from gpuinfra.app.agents import is_agent_armed
-    from gpuinfra.provision import fleet
-    from gpuinfra.provision.cloud import Act
-    from gpuinfra.provision.market.port import Prices
-    from gpuinfra.provision.observed_resource import OFF
-
     cloud = session.cloud
     now = cloud.now()
     if renewed.until - now > RELEASED:
@@ -149,10 +134,6 @@ def _end_released(
 def _state(
     session: CloudSession, machine: ObservedResource, hours: Hours | None, renewed: Renewed | None
 ) -> LeaseState:
-    from gpuinfra.app.machine_costs import MachineCosts
-    from gpuinfra.provision import fleet
-    from gpuinfra.provision.lease_state import lease_state
-
     prices, now = session.market.prices(fleet.sizes([machine.body])), session.cloud.now()
     past = MachineCosts(session).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
     return lease_state(machine, hours, now, prices, renewed, past=past, simulated=session.cloud.simulated)

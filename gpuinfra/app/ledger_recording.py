@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+from gpuinfra.app.access import CloudSession
 from gpuinfra.app.machine_costs import BEFORE, ledger_entries
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind, entry_from_receipt
+from gpuinfra.models.plan import Action, Power
+from gpuinfra.models.receipt import Receipt, next_morning
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.costing.activity import KEPT, Event, last_time_on, read_events
+from gpuinfra.provision.costing.ledger_entries import power_on_entry
+from gpuinfra.provision.costing.receipt_cost import add_cost
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.up import Up
+from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.store.ledger import Ledger
+from gpuinfra.workspace import make_state_folder
 
 LOG_SECONDS = 20.0
 """The machine is already off at this point, so details are not worth a long wait."""
 
 LOG_WORKERS = 8
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.models.receipt import Receipt
-    from gpuinfra.models.resource import Ref
-    from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.costing.activity import Event
-    from gpuinfra.provision.up import Up
-    from gpuinfra.provision.waiting.progress import Progress
-
 
 def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
     """Add an entry to the workspace's ledger."""
-    from gpuinfra.store.ledger import Ledger
-    from gpuinfra.workspace import make_state_folder
-
     if settings.ignores_state:
         return
     try:
@@ -54,8 +55,6 @@ def accounted(receipt: Receipt, session: CloudSession) -> Receipt:
 
 def all_accounted(receipts: Sequence[Receipt], session: CloudSession) -> list[Receipt]:
     """Return receipts with costs like `accounted`, in parallel and within the time for one."""
-    from concurrent.futures import ThreadPoolExecutor
-
     session.cloud.grant(LOG_SECONDS)
     pool = ThreadPoolExecutor(LOG_WORKERS, thread_name_prefix="account")
     try:
@@ -66,11 +65,6 @@ def all_accounted(receipts: Sequence[Receipt], session: CloudSession) -> list[Re
 
 
 def _accounted(receipt: Receipt, session: CloudSession) -> Receipt:
-    from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
-    from gpuinfra.models.resource import Kind, Ref
-    from gpuinfra.provision.costing.activity import KEPT, last_time_on
-    from gpuinfra.provision.costing.receipt_cost import add_cost
-
     named = ledger_entries(session.settings, simulated=receipt.simulated, machine=receipt.name)
     # Two machines in two groups may have one name. An entry without a group counts for both.
     group = (receipt.group or "").casefold()
@@ -94,9 +88,6 @@ def _accounted(receipt: Receipt, session: CloudSession) -> Receipt:
 
 def _events(cloud: Cloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
     """Return one machine's events in Azure's log, or None if it cannot be read."""
-    from gpuinfra.provision.costing.activity import read_events
-    from gpuinfra.provision.errors import CloudError
-
     try:
         return read_events(cloud.fleet.activity_log(since, until, ref.id(cloud.subscription)))
     except CloudError:
@@ -105,8 +96,6 @@ def _events(cloud: Cloud, ref: Ref, since: datetime, until: datetime) -> list[Ev
 
 def _who(cloud: Cloud, ref: Ref, caller: str) -> str:
     """Describe who stopped a machine."""
-    from gpuinfra.provision.errors import CloudError
-
     try:
         machine = cloud.look(ref)
     except CloudError:
@@ -117,9 +106,6 @@ def _who(cloud: Cloud, ref: Ref, caller: str) -> str:
 
 def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: Progress) -> Receipt:
     """Record a machine's end. Return the receipt with what leaving it on overnight would have cost."""
-    from gpuinfra.models.ledger import entry_from_receipt
-    from gpuinfra.models.receipt import next_morning
-
     # A machine that was already off and still exists is not recorded.
     if (receipt.billed_from or (receipt.deletes and receipt.existed)) and (
         entry := entry_from_receipt(receipt, subscription)
@@ -131,11 +117,6 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
 
 def record_power_on(settings: Settings, outcome: Up, session: CloudSession, progress: Progress) -> None:
     """Record that `up` switched a machine on, or changed one that is on."""
-    from gpuinfra.models.plan import Action, Power
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision import tags
-    from gpuinfra.provision.costing.ledger_entries import power_on_entry
-
     plan, cloud = outcome.plan, session.cloud
     machine = outcome.observed.part(Kind.VM) if outcome.observed else None
     changes = [change for change in plan.changes if change.ref.kind is Kind.VM]

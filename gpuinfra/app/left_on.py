@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import is_simulated, open_cloud
+from gpuinfra.app.machine_costs import ledger_entries
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.spec import Spec
+from gpuinfra.parse.files import load_paths
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.lifecycle.lease import ON
+from gpuinfra.provision.names import default_group, machine_key, ref_of
+from gpuinfra.provision.ownership import Owner, owner_of
+from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.workspace import find_workspace
 
 SECONDS = 20.0
 
@@ -22,12 +28,6 @@ def note_left_on(settings: Settings, names: Iterable[str], progress: Progress) -
 
     `names` are the machines of this command, which reports them itself. What cannot be read prints nothing.
     """
-    from gpuinfra.app.access import is_simulated
-    from gpuinfra.app.machine_costs import ledger_entries
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.workspace import find_workspace
-
     if settings.ignores_state:
         return
     simulated = is_simulated(settings)
@@ -44,9 +44,6 @@ def note_left_on(settings: Settings, names: Iterable[str], progress: Progress) -
 
 def without_spec(entries: Sequence[LedgerEntry], specs: Iterable[Spec], names: Collection[str]) -> list[LedgerEntry]:
     """Return the last entry of each machine that was switched on and not off, and has no spec."""
-    from gpuinfra.models.ledger import LedgerEntryKind
-    from gpuinfra.provision.names import default_group, machine_key
-
     described = {machine_key(spec.group_name, spec.name) for spec in specs}
     last: dict[tuple[str, str], LedgerEntry] = {}
     for entry in entries:
@@ -62,12 +59,6 @@ def without_spec(entries: Sequence[LedgerEntry], specs: Iterable[Spec], names: C
 
 
 def _is_on(settings: Settings, entry: LedgerEntry) -> bool:
-    from gpuinfra.app.access import open_cloud
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.lifecycle.lease import ON
-    from gpuinfra.provision.names import default_group, ref_of
-    from gpuinfra.provision.ownership import Owner, owner_of
-
     cloud = open_cloud(settings, entry.subscription or None, SECONDS)
     if entry.subscription and entry.subscription != cloud.subscription:
         return False

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.lint.fix import LintResult
+from gpuinfra.lint.fix import LintResult, check_projects, fix_projects
+from gpuinfra.workbench.project import find_projects
+from gpuinfra.workspace import find_workspace
 
 
 def lint(settings: Settings, projects: Sequence[Path], *, fix: bool) -> tuple[list[Path], LintResult]:
     """Return the projects in these folders, or in the workspace, and their problems."""
-    from gpuinfra.lint.fix import check_projects, fix_projects
-    from gpuinfra.workspace import find_workspace
-
     folders = list(projects) or [find_workspace(settings.workspace)]
     found = _find(folders)
     # A link may lead out of a project that comes from others.
@@ -27,8 +23,6 @@ def lint(settings: Settings, projects: Sequence[Path], *, fix: bool) -> tuple[li
 
 def _find(folders: list[Path]) -> list[Path]:
     """Return every project in these folders, without duplicates. Raise Problem if there is none."""
-    from gpuinfra.workbench.project import find_projects
-
     found: dict[Path, Path] = {}
     for folder in folders:
         if not folder.is_dir():

@@ -82,7 +82,6 @@ def _described(spec: Spec) -> Named:
 
 def _may_name_another(word: str, described: Sequence[Named]) -> bool:
     """Return whether the word matched by target name or folder, and may also be the name of another machine."""
-
     if is_path(word) or any(each.name.casefold() == word.casefold() for each in described):
         return False
     try:
@@ -109,7 +108,6 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
 
     A word can be one machine's target name and another's name. It must not stop the wrong one.
     """
-
     own = [Named(ref.name, ref.group, described[0].subscription) for ref in called(rows, word)]
     if not own:
         return list(described)
@@ -122,7 +120,6 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
 
 def _unseen(settings: Settings, cloud: Cloud, word: str) -> Named:
     """Return a name without a VM, of which other resources may exist. Raise Problem if the name is invalid."""
-
     try:
         check_machine_name(word)
     except ValueError:
@@ -132,7 +129,6 @@ def _unseen(settings: Settings, cloud: Cloud, word: str) -> Named:
 
 def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]] = ()) -> Problem:
     """Return the Problem for a word that means no machine, with the nearest match."""
-
     if target_files(settings.workspace, word):
         note = f"`{word}` is a target, and no machine that gpuinfra manages in this subscription belongs to it"
         help_line = f"`gpuinfra detach {quote(word)}` forgets the target; gpuinfra did not create its machine"
@@ -159,7 +155,6 @@ def chosen(
     The first maps the names of machines that specs describe but the listing lacks. The second is for words that mean no
     machine.
     """
-
     found: set[tuple[str, str]] = set()
     absent, problems = dict[str, Diagnostic](), list[Diagnostic]()
     for word in words:
@@ -208,7 +203,6 @@ def target_named(settings: Settings, name: str) -> Target:
 
     For our machines, Azure has the state and the current address. Any other target is what its file says.
     """
-
     spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
         check_target(settings, attached)
@@ -228,7 +222,6 @@ def _checked_by_names(settings: Settings, target: Target) -> Target:
     Only a machine that the user created or attached keeps its own name: in a foreign project, that may be the name of
     any other machine of the user.
     """
-
     named = check_host_key(settings, replace(target, machine=target.name), says="its target file")
     target = check_host_key(settings, target, says="its target file")
     return target if is_own_machine(target) else named
@@ -244,7 +237,6 @@ def target_of_vm(session: CloudSession, observed: Observed, public_key: str | No
 
 def with_known_key(workspace: Path, target: Target) -> Target:
     """Return the target with its host key. A machine that `up` did not create has none in its tags; its file may."""
-
     if target.host_key:
         return target
     attached = targets.find_target(workspace, target.name)

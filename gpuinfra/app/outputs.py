@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.run_control import fetch_outputs
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import Workspace, open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.run import Run
-    from gpuinfra.runner.outputs.copies import KeptFile
+from gpuinfra.models.run import Run
+from gpuinfra.runner.outputs.copies import KeptFile, copy_outputs, kept_files
+from gpuinfra.runner.upload.ignore import leave_out_of_uploads
+from gpuinfra.workspace import check_inside
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,6 @@ class Outputs:
 
 def outputs(settings: Settings, run_id: str, folder: Path | None, frontend: Frontend) -> Outputs:
     """Fetch a run's missing outputs, and copy all of them to `folder` if given."""
-    from gpuinfra.runner.outputs.copies import copy_outputs, kept_files
-    from gpuinfra.workspace import check_inside
-
     if folder:
         check_inside(folder, settings.workspace)
     workspace = open_workspace(settings)
@@ -50,8 +47,6 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, frontend: Fron
 
 def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool | None:
     """Make uploads ignore the folder; return whether they do, or None if it is not in the project."""
-    from gpuinfra.runner.upload.ignore import leave_out_of_uploads
-
     try:
         return leave_out_of_uploads(workspace.state, settings.workspace, folder)
     except OSError:
@@ -62,7 +57,6 @@ def _fetched(settings: Settings, run: Run, frontend: Frontend) -> tuple[Run, Pro
     # A job that never began has no outputs.
     if run.outputs.complete or not (run.job or run.started):
         return run, None
-    from gpuinfra.app.run_control import fetch_outputs
 
     try:
         return fetch_outputs(settings, run, frontend), None

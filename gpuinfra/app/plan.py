@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuinfra.app.access import cloud_errors, open_session
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_tasks import ErrorCollector, for_each
+from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import load_specs
-
-if TYPE_CHECKING:
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machine_tasks import ErrorCollector
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.plan import Plan
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.up import Provisioner
+from gpuinfra.app.ssh_key import public_key_for
+from gpuinfra.models.addresses import AUTO
+from gpuinfra.models.plan import Plan
+from gpuinfra.models.spec import Spec
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.login.own_address import own_address
+from gpuinfra.provision.origin import repository_of
+from gpuinfra.provision.up import Provisioner
 
 SECONDS = 300.0
 LOOPBACK_SOURCE = "127.0.0.1/32"
@@ -30,7 +31,6 @@ def make_plans(
 
     A broken spec, or one that cannot be planned, does not hide the plans of the others.
     """
-    from gpuinfra.app.machine_tasks import ErrorCollector, for_each
 
     def task(located: LocatedSpec, settings: Settings, frontend: Frontend) -> Plan:
         return make_plan(settings, located, frontend)
@@ -52,10 +52,6 @@ def make_plan(settings: Settings, located: LocatedSpec, frontend: Frontend) -> P
 def open_provisioner(session: CloudSession, located: LocatedSpec, frontend: Frontend, *, writes: bool) -> Provisioner:
     """Return a Provisioner for a spec, with everything that planning and creating need."""
     spec = located.spec
-    from gpuinfra.app.ssh_key import public_key_for
-    from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.origin import repository_of
-    from gpuinfra.provision.up import Provisioner
 
     repository, note = repository_of(Path(located.span.file))
     if note and writes:
@@ -75,13 +71,9 @@ def open_provisioner(session: CloudSession, located: LocatedSpec, frontend: Fron
 
 def ssh_sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
     """Return the addresses that may reach SSH. `auto` is this computer's address, loopback in the sandbox."""
-    from gpuinfra.models.addresses import AUTO
-
     found = []
     for source in spec.network.allow_ssh_from:
         if source == AUTO:
-            from gpuinfra.provision.login.own_address import own_address
-
             found.append(LOOPBACK_SOURCE if simulated else f"{own_address()}/32")
         else:
             found.append(source if "/" in source else f"{source}/32")

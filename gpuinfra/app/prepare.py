@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_request import build_secrets_of
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.runner.environment.builder import JobEnvironment
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.host_keys import record_first_use
+from gpuinfra.app.job_request import build_secrets_of, check_job_destination, check_packages, confirm_local_job
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace import linked, open_workspace, with_spec
+from gpuinfra.runner.environment.builder import EnvironmentBuilder, JobEnvironment, note_for
+from gpuinfra.runner.errors import explained
+from gpuinfra.runner.resolve import read_job
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,6 @@ def prepare(
     send_credentials: bool,
 ) -> Prepared:
     """Build image and packages, and check the GPU. `build_secrets` are names of environment variables."""
-    from gpuinfra.app.host_keys import record_first_use
-    from gpuinfra.app.job_request import check_job_destination, check_packages, confirm_local_job
-    from gpuinfra.app.workspace import linked, open_workspace, with_spec
-    from gpuinfra.runner.environment.builder import EnvironmentBuilder, note_for
-    from gpuinfra.runner.errors import explained
-    from gpuinfra.runner.resolve import read_job
-
     workspace = open_workspace(settings)
     job = read_job(workspace.path, configuration)
     check_job_destination(workspace.path, job)

@@ -5,23 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.down import forget_jobs
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.ledger_recording import all_accounted, note, note_end
+from gpuinfra.app.remote_runs import ask_machine
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.specs import common_subscription, readable_specs
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.consent import Consent, Effect, decide
 from gpuinfra.models.events import ReapInterrupted
-
-if TYPE_CHECKING:
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.reap import ReapResult
-    from gpuinfra.models.resource import Ref
-    from gpuinfra.models.run import Run
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.lifecycle.reap import Rules
-    from gpuinfra.provision.reaping.reaper import Reaper
-    from gpuinfra.provision.reaping.spec_history import SpecHistory
+from gpuinfra.models.plan import Price
+from gpuinfra.models.reap import ReapResult
+from gpuinfra.models.resource import Ref
+from gpuinfra.models.run import Run
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.lifecycle.reap import Rules
+from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.reaping.reaper import Reaper
+from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
+from gpuinfra.store.history import History
 
 SECONDS = 1800.0
 """For the whole command. A scheduled `reap` continues where the last one ended."""
@@ -42,11 +49,6 @@ class ReapOptions:
 
 def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
-    from gpuinfra.app.access import cloud_errors, open_session
-    from gpuinfra.app.specs import common_subscription, readable_specs
-    from gpuinfra.provision.lifecycle.reap import Rules
-    from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
-
     _check_start(options.specs, starts=options.starts)
     folder, missing = _folder(options.specs)
     located = readable_specs(folder, str(folder), frontend) if folder else []
@@ -97,8 +99,6 @@ def _rules(
     settings: Settings, history: SpecHistory, located: list[LocatedSpec], wished: Rules
 ) -> tuple[Rules, list[str]]:
     """Return the rules for this run, and notes about what is unknown."""
-    from gpuinfra.provision.names import machine_key
-
     notes = [history.note] if history.note else []
     specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
     rules = replace(wished, specs=specs, repository=history.repository, deleted=history.deleted)
@@ -119,16 +119,11 @@ def _rules(
 
 
 def _known_runs(settings: Settings) -> list[Run]:
-    from gpuinfra.store.history import History
-
     folder = _state(settings)
     return History(folder).list() if folder else []
 
 
 def _reaper(session: CloudSession, rules: Rules, frontend: Frontend, *, dry_run: bool) -> Reaper:
-    from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.reaping.reaper import Reaper
-
     folder = _state(session.settings)
 
     def journal(name: str) -> Journal:
@@ -149,9 +144,6 @@ def _reaper(session: CloudSession, rules: Rules, frontend: Frontend, *, dry_run:
 
 def _has_outputs(session: CloudSession, name: str, group: str) -> bool | None:
     """Return whether deleting a disk needs consent like `down --delete`; None if only the machine could tell."""
-    from gpuinfra.app.remote_runs import ask_machine
-    from gpuinfra.models.consent import Consent, Effect, decide
-
     answer, known = ask_machine(session, name, group, None), _known_runs(session.settings)
     place, simulated = session.machine_id(name, group), session.cloud.simulated
     decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=simulated, resource_id=str(place))
@@ -162,15 +154,11 @@ def _has_outputs(session: CloudSession, name: str, group: str) -> bool | None:
 
 def _state(settings: Settings) -> Path | None:
     """Return the state folder, or None. Cron and CI jobs may have none."""
-
     return settings.state if settings.workspace.is_dir() and settings.state.is_dir() else None
 
 
 def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, frontend: Frontend) -> None:
     """Record the result in the ledger, for `gpuinfra cost`, and close runs on deleted disks in the history."""
-    from gpuinfra.app.down import forget_jobs
-    from gpuinfra.app.ledger_recording import all_accounted, note_end
-
     if reaped.dry_run:
         return
     for found in (reaped.stopped, reaped.deleted):
@@ -189,11 +177,6 @@ def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, fro
 
 
 def _remember_start(settings: Settings, session: CloudSession, ref: Ref, frontend: Frontend) -> None:
-    from gpuinfra.app.ledger_recording import note
-    from gpuinfra.models.plan import Price
-    from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
-    from gpuinfra.provision.errors import CloudError
-
     cloud = session.cloud
     try:
         machine = cloud.look(ref)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from gpuinfra.app.machine_costs import with_costs
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.models.run import Run
-    from gpuinfra.runner.outputs.copies import FileDifference
+from gpuinfra.models.run import Run
+from gpuinfra.runner.outputs.copies import FileDifference, compare
 
 
 def compare_runs(settings: Settings, a: str, b: str) -> tuple[Run, Run, list[FileDifference]]:
     """Return two runs with their costs, and how their outputs differ."""
-    from gpuinfra.runner.outputs.copies import compare
-
     workspace = open_workspace(settings)
     one, other = with_costs(settings, [workspace.history.find(each) for each in (a, b)], datetime.now(UTC))
     try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import cloud_errors, open_session
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.offer import SizeOffers
+from gpuinfra.models.regions import REGIONS
+from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
+from gpuinfra.provision.market.listing import list_sizes as find_sizes
+from gpuinfra.provision.waiting.progress import Progress
 from gpuinfra.suggest import did_you_mean, listed
-
-if TYPE_CHECKING:
-    from gpuinfra.models.offer import SizeOffers
-    from gpuinfra.provision.waiting.progress import Progress
 
 SECONDS = 300.0
 
@@ -33,9 +34,6 @@ def size_query(gpu: str | None, regions: Sequence[str], *, with_quota: bool) -> 
 
 def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tuple[tuple[SizeOffers, ...], bool]:
     """Return the sizes, and whether they come from the sandbox."""
-    from gpuinfra.app.access import cloud_errors, open_session
-    from gpuinfra.provision.market.listing import list_sizes as find_sizes
-
     session = open_session(settings, None, SECONDS, progress)
     with cloud_errors("listing sizes"):
         found = find_sizes(session.market, query.model, query.regions, with_quota=query.with_quota)
@@ -43,8 +41,6 @@ def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tupl
 
 
 def _model(word: str | None) -> str | None:
-    from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
-
     known = {model.casefold(): model for model in GPU_MODELS}
     if word is None or word.casefold() in known:
         return known[word.casefold()] if word else None
@@ -64,8 +60,6 @@ def _model(word: str | None) -> str | None:
 
 
 def _regions(words: Sequence[str]) -> tuple[str, ...]:
-    from gpuinfra.models.regions import REGIONS
-
     wrong = [
         Diagnostic(
             Code.UNKNOWN_REGION,

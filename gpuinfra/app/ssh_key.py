@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.events import Question
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.spec import Spec
+from gpuinfra.models.keys import OWN_KEY, lacks_key, own_private_key
+from gpuinfra.models.spec import Spec
+from gpuinfra.provision.login.keys import create_own_key, new_host_key, read_public_key
+from gpuinfra.workspace import find_workspace
 
 
 def public_key_for(settings: Settings, spec: Spec, frontend: Frontend, *, creates: bool) -> str:
     """Return the administrator's public key. With `creates`, offer to create a missing one."""
-    from gpuinfra.models.keys import OWN_KEY, lacks_key
-    from gpuinfra.provision.login.keys import new_host_key, read_public_key
-    from gpuinfra.workspace import find_workspace
-
     text = spec.admin.key()
     if lacks_key(text):
         if not creates:
@@ -30,9 +26,6 @@ def public_key_for(settings: Settings, spec: Spec, frontend: Frontend, *, create
 
 
 def _create(settings: Settings, frontend: Frontend) -> None:
-    from gpuinfra.models.keys import OWN_KEY, own_private_key
-    from gpuinfra.provision.login.keys import create_own_key
-
     is_new = own_private_key() is None
     private = Path(OWN_KEY).expanduser().with_suffix("")
     if is_new and not _consents(settings, frontend, private):

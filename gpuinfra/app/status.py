@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession, open_session
+from gpuinfra.app.agents import with_agents
+from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_costs import MachineCosts
+from gpuinfra.app.machine_names import chosen
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import OFF, settle_runs
+from gpuinfra.app.specs import common_subscription, readable_specs
 from gpuinfra.diagnostics import Exit, Problem
+from gpuinfra.models.machine import Machine
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision import fleet
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.waiting.progress import Silent
-
-if TYPE_CHECKING:
-    from gpuinfra.app.access import CloudSession
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.machine import Machine
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.market.port import Prices
+from gpuinfra.store.history import History
+from gpuinfra.workspace import find_workspace
 
 SECONDS = 120.0
 """For one query, including the waits that Azure asks for."""
@@ -25,10 +30,6 @@ SECONDS = 120.0
 
 def open_status(settings: Settings, names: Sequence[str], frontend: Frontend, *, agents: bool) -> StatusQuery:
     """Return a query for the machines with these names, or all machines without names."""
-    from gpuinfra.app.access import open_session
-    from gpuinfra.app.specs import common_subscription, readable_specs
-    from gpuinfra.workspace import find_workspace
-
     specs = readable_specs(find_workspace(settings.workspace), "the workspace", frontend)
     waits = WaitReports(frontend.wait)
     session = open_session(settings, common_subscription(specs), SECONDS, waits)
@@ -37,17 +38,12 @@ def open_status(settings: Settings, names: Sequence[str], frontend: Frontend, *,
 
 def is_passing(error: Exception) -> bool:
     """Return whether a cloud error may be gone at the next query."""
-    from gpuinfra.provision.errors import CloudError, Fault
-
     passing = {Fault.UNREACHABLE, Fault.THROTTLED, Fault.BUSY, Fault.TIMEOUT}
     return isinstance(error, CloudError) and error.fault in passing
 
 
 def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
-    from gpuinfra.app.settlement import OFF, settle_runs
-    from gpuinfra.store.history import History
-
     off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
     with suppress(Problem):  # a broken history must not hide a machine that is billed
         runs = History(settings.state).unfinished() if off else []
@@ -76,9 +72,6 @@ class StatusQuery:
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
         """Return the machines, and Azure's time. With `strict`, raise Problem for a name without a machine."""
-        from gpuinfra.app.machine_names import chosen
-        from gpuinfra.provision import fleet
-
         self.session.cloud.grant(SECONDS)
         rows = self.session.cloud.fleet.machines()
         now = self.session.cloud.now()
@@ -101,8 +94,6 @@ class StatusQuery:
         self._waits.report = report
 
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
-        from gpuinfra.app.agents import with_agents
-
         return with_agents(self.session, machines, self._specs)
 
     def _prices_of(self, sizes: tuple[str, ...]) -> Prices:

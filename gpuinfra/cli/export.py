@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.export import ARM, DOCKER_CONTEXT, SSH_CONFIG
 from gpuinfra.cli.options import open_frontend, start_command
 
 
@@ -18,7 +17,7 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORMAT", help=f"One of {ARM}, {SSH_CONFIG} and {DOCKER_CONTEXT}.", show_default=False
+            "--format", metavar="FORMAT", help="One of arm, ssh-config and docker-context.", show_default=False
         ),
     ],
     output: Annotated[
@@ -27,7 +26,7 @@ def export(
     ] = None,
 ) -> None:
     """Export a machine as an ARM template, a block for ~/.ssh/config, or a Docker context."""
-    from gpuinfra.app.export import check_format, usage
+    from gpuinfra.app.export import ARM, DOCKER_CONTEXT, check_format, usage
     from gpuinfra.app.export import export as make_export
     from gpuinfra.app.files import write_file
     from gpuinfra.views import files as view

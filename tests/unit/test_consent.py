@@ -297,7 +297,7 @@ def run_down(
 ) -> None:
     """Ask for the consent to `down`. The machine gives these answers, before and after the question."""
     given = iter(answers)
-    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: next(given))
+    monkeypatch.setattr("gpuinfra.app.consent.ask_machine", lambda *_: next(given))
     session = SimpleNamespace(
         settings=replace(settings(yes=yes), workspace=folder),
         cloud=SimpleNamespace(simulated=False),
