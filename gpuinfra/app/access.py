@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.app.frontend import ask_or_refuse
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
-from gpuinfra.models.events import Question
+from gpuinfra.models.events import Interrupted, Question
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
 LOOK_SECONDS = 15.0
+# For the report after Ctrl-C, which must be short.
+INTERRUPT_SECONDS = 3.0
 OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
 # Off for the user, but still billed.
 BILLED = frozenset({"stopping", "stopped"})
@@ -213,3 +215,19 @@ def consent_to_replace(settings: Settings, workspace: Path, name: str, frontend:
     help_line = "choose another name (`target.name` in a spec), or give `--yes` to replace it"
     refusal = problem(Code.NEEDS_CONSENT, "this would replace a target", note, help_line, exit_code=Exit.USAGE)
     ask_or_refuse(settings, frontend, question, refusal)
+
+
+def say_what_exists(session: CloudSession, name: str, group: str | None, frontend: Frontend) -> None:
+    """Look once more at the machine, briefly because the user wants to leave, and report what exists."""
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.find import stops_at
+
+    session.cloud.interrupt.clear()
+    session.cloud.grant(INTERRUPT_SECONDS)
+    try:
+        observed = session.cloud.observe(name, group)
+    except (CloudError, KeyboardInterrupt):
+        observed = None
+    resources = None if observed is None else [str(part.ref) for part in observed.ours()]
+    stops = stops_at(observed) if observed else None
+    frontend.show(Interrupted(name, resources, stops, simulated=session.cloud.simulated))

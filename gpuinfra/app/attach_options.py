@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuinfra.app.checked import require
+from gpuinfra.app.options import require
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.images import check_container_image

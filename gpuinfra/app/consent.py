@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from gpuinfra.app.access import CloudSession
 from gpuinfra.app.frontend import Frontend
-from gpuinfra.app.kept_disk import kept_disk_help
 from gpuinfra.app.remote_runs import ask_machine
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import kept_disk_help
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.consent import (
     Consent,

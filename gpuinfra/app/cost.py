@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuinfra.app.access import CloudSession, cloud_errors, open_session
-from gpuinfra.app.durations import seconds_of
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_costs import jobs_of, ledger_entries
+from gpuinfra.app.options import seconds_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import settle_runs
 from gpuinfra.app.specs import common_subscription

@@ -7,15 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session, say_what_exists
 from gpuinfra.app.consent import Request, require_consent
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.host_keys import forget_host_key, source_of_up
-from gpuinfra.app.interruption import say_states, say_what_exists
 from gpuinfra.app.ledger_recording import accounted, note_end
 from gpuinfra.app.machine_costs import ledger_entries, with_costs
 from gpuinfra.app.machine_names import Named, named_machines, unknown_machine
-from gpuinfra.app.machine_tasks import ErrorCollector, for_each
+from gpuinfra.app.machine_tasks import ErrorCollector, for_each, say_states
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.consent import Effect

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from gpuinfra.app.checked import require
 from gpuinfra.app.init import DEFAULT
+from gpuinfra.app.options import require
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.names import check_machine_name
 from gpuinfra.models.regions import check_region

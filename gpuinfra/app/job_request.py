@@ -212,7 +212,7 @@ HIDING = {"", "-1", "none", "void", "NoDevFiles"}
 
 
 def _timeout_of(request: JobRequest) -> float | None:
-    from gpuinfra.app.durations import short_seconds_of
+    from gpuinfra.app.options import short_seconds_of
 
     if request.timeout is None:
         return None

@@ -8,11 +8,11 @@ from shlex import quote
 from gpuinfra.app.access import CloudSession, cloud_errors, open_session
 from gpuinfra.app.agents import is_agent_armed
 from gpuinfra.app.consent import Request, require_consent
-from gpuinfra.app.durations import seconds_of
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.lease_renewal import only_schedule
 from gpuinfra.app.machine_costs import MachineCosts
 from gpuinfra.app.machine_names import located
+from gpuinfra.app.options import seconds_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import is_path, one_spec, spec_named
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem

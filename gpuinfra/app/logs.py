@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuinfra.app.frontend import Frontend, JobOutput
-from gpuinfra.app.job_result import exit_code_of
 from gpuinfra.app.run_control import follow_run
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import Settled, fetch_hint, settle_runs
+from gpuinfra.app.submit import exit_code_of
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import Run, unheard_hint

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuinfra.app.access import CloudSession, check_target, cloud_errors, open_cloud, open_session
 from gpuinfra.app.host_keys import check_host_key
-from gpuinfra.app.machine_tasks import ErrorCollector
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import is_path, one_spec, spec_named, specs_meant
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
@@ -29,6 +28,9 @@ from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.targets import target_files
 from gpuinfra.workspace import find_workspace
+
+if TYPE_CHECKING:
+    from gpuinfra.app.machine_tasks import ErrorCollector
 
 # Enough to find a machine; nothing is created or changed.
 FIND_SECONDS = 120.0

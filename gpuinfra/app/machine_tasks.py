@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from gpuinfra.app.access import INTERRUPT_SECONDS, look_at_vm, open_cloud
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_names import Named
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
+from gpuinfra.models.events import CommandInterrupted, MachineState
+from gpuinfra.models.resource import MachineId
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.market.price_list import shipped_prices
+from gpuinfra.provision.names import default_group
+from gpuinfra.provision.observed_resource import OFF
+from gpuinfra.provision.waiting.interrupt import Interrupt
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,8 +49,6 @@ def for_each(
     name_of: Callable[[T], str],
 ) -> TaskResults[R]:
     """Run the task for each machine, and collect Problems in `errors`. Ctrl-C ends all tasks."""
-    from gpuinfra.provision.waiting.interrupt import Interrupt
-
     if len(machines) < 2:
         return _one_after_the_other(machines, task, settings, frontend, errors)
     interrupt = Interrupt()
@@ -161,3 +167,41 @@ class ErrorCollector:
         if left_behind or Exit.LEFT_BEHIND in self._codes:
             return Exit.LEFT_BEHIND
         return self._codes[0] if self._codes else Exit.DONE
+
+
+# In these states, a machine that is to be deleted still exists.
+_NOT_GONE = frozenset({"on", "off", "unknown"})
+
+
+def say_states(
+    settings: Settings, machines: Sequence[Named], frontend: Frontend, *, delete: bool = False, is_down: bool = False
+) -> None:
+    """Look once more at each machine, briefly, and report which are on, off or unknown, and what to run next."""
+    fresh = replace(settings, interrupt=None)
+    with ThreadPoolExecutor(max(1, len(machines)), thread_name_prefix="look") as pool:
+        states = list(pool.map(lambda each: _state_of(fresh, each), machines))
+    left = [each.name for each in states if each.power in ({"on", "unknown"} if not delete else _NOT_GONE)]
+    options = f"{' --delete' if delete else ''}{' --sandbox' if settings.cloud == 'sandbox' else ''}"
+    command = f"`gpuinfra down {shlex.join(left)}{options}`"
+    if is_down:
+        text = f"{command} continues" if left else "all machines are off"
+    else:
+        text = "run the same command again to continue" + (f", or {command} to switch them off" if left else "")
+    frontend.show(CommandInterrupted(states, text))
+
+
+def _state_of(settings: Settings, machine: Named) -> MachineState:
+    """Return a machine's state according to Azure, and its price per hour in the shipped list."""
+    try:
+        cloud = open_cloud(settings, machine.subscription, INTERRUPT_SECONDS)
+        place = MachineId(cloud.subscription, machine.group or default_group(machine.name), machine.name)
+        found = look_at_vm(cloud, place)
+    except (CloudError, Problem):
+        return MachineState(machine.name, "unknown")
+    if found is None:
+        return MachineState(machine.name, "absent")
+    if found.power == OFF:
+        return MachineState(machine.name, "off")
+    size = str((found.properties.get("hardwareProfile") or {}).get("vmSize") or "")
+    is_spot = str(found.properties.get("priority") or "").casefold() == "spot"
+    return MachineState(machine.name, "on", shipped_prices().price(size, found.region, spot=is_spot))

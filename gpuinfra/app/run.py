@@ -7,12 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from getpass import getuser
 
-from gpuinfra.app.access import cloud_errors, look_at_vm, open_session
+from gpuinfra.app.access import INTERRUPT_SECONDS, cloud_errors, look_at_vm, open_session, say_what_exists
 from gpuinfra.app.down import end_machine
 from gpuinfra.app.frontend import Frontend
-from gpuinfra.app.interruption import LOOK_SECONDS, say_what_exists
 from gpuinfra.app.job_request import JobRequest, OnInterrupt, resolve_job_of_machine, usage
-from gpuinfra.app.job_result import JobResult, result_of
 from gpuinfra.app.job_session import JobSession
 from gpuinfra.app.machine_names import Named
 from gpuinfra.app.machine_readiness import WITHOUT_DOCKER
@@ -20,6 +18,7 @@ from gpuinfra.app.remote_runs import ASK_SECONDS, OtherRuns
 from gpuinfra.app.sandbox import Sandbox
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import one_located
+from gpuinfra.app.submit import JobResult, result_of
 from gpuinfra.app.up import LeftOn, up
 from gpuinfra.app.workspace import check_workspace, open_workspace, with_key
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
@@ -270,7 +269,7 @@ class RunWorkflow:
         """Report what exists after a second Ctrl-C, without waiting."""
         self._say_left()
         with suppress(Problem):
-            session = open_session(self.settings, self.spec.subscription, LOOK_SECONDS, self.frontend)
+            session = open_session(self.settings, self.spec.subscription, INTERRUPT_SECONDS, self.frontend)
             say_what_exists(session, self.spec.name, self.spec.group_name, self.frontend)
 
     def _say_left(self) -> None:

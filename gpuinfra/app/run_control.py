@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from gpuinfra.runner.link import Link
 
 LOOK_SECONDS = 0.2
-# How long to wait after cancelling a run that another process follows, until that process records the end.
-SETTLE_SECONDS = 60.0
 
 
 def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], frontend: Frontend) -> Run:
@@ -55,7 +53,7 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], fron
 def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], frontend: Frontend) -> Run:
     if run.job is None:
         return never_began(workspace, run)
-    return _asked(workspace, run, log, show, lambda following: following.to_the_end(), frontend)
+    return ask_target(workspace, run, log, show, lambda following: following.to_the_end(), frontend)
 
 
 def fetch_outputs(settings: Settings, run: Run, frontend: Frontend) -> Run:
@@ -67,73 +65,12 @@ def fetch_outputs(settings: Settings, run: Run, frontend: Frontend) -> Run:
         run = workspace.history.find(run.id)
         if run.job is None:
             return never_began(workspace, run)
-        return _asked(workspace, run, log, lambda _: None, _brought, frontend)
+        return ask_target(workspace, run, log, lambda _: None, _brought, frontend)
 
 
 def _brought(following: JobFollower) -> Run:
     # Fetch the log, too: once the outputs are here, the target deletes the run with its log.
     return following.to_the_end() if following.look() else following.bring()
-
-
-def cancel_run(settings: Settings, run: Run, grace: float, frontend: Frontend) -> Run:
-    """Cancel a run's job, and fetch its outputs. Raise Problem without any change if the job cannot be reached."""
-    from gpuinfra.runner.jobs.follower import open_job
-    from gpuinfra.runner.jobs.settle import CANCELLED
-
-    workspace = open_workspace(settings)
-    if run.state.is_over:
-        return run
-    is_delivered = False
-
-    def end(following: JobFollower) -> Run:
-        nonlocal is_delivered
-        open_job(following.link, run).cancel(grace)
-        is_delivered = True
-        return following.to_the_end() if is_ours else run
-
-    # Record the reason before cancelling, so that the process that follows the run sees it.
-    workspace.history.update(run.id, reason=CANCELLED)
-    try:
-        with workspace.log_of(run.id) as log:
-            is_ours = log.try_lock()
-            if run.job is None:
-                is_delivered = True
-                return never_began(workspace, run) if is_ours else _settled(workspace, run)
-            run = _asked(workspace, run, log, lambda _: None, end, frontend)
-        return _settled(workspace, run)
-    except Problem as problem:
-        if is_delivered:
-            raise
-        found = workspace.history.find(run.id)
-        if found.state.is_over:
-            return found  # its machine is off
-        raise _undelivered(run, problem) from problem
-    finally:
-        if not is_delivered and not workspace.history.find(run.id).state.is_over:
-            workspace.history.update(run.id, reason="")
-
-
-def _undelivered(run: Run, problem: Problem) -> Problem:
-    cause = problem.diagnostics[0]
-    stop = f"; `gpuinfra down {run.machine}` stops the machine" if run.machine else ""
-    found = replace(
-        cause,
-        note=f"{cause.note or cause.summary}; the job was not cancelled, and may go on",
-        help=f"`gpuinfra cancel {run.id}` again when `{run.target}` answers{stop}",
-    )
-    return Problem(found, exit_code=problem.exit_code)
-
-
-def _settled(workspace: Workspace, run: Run) -> Run:
-    ends = time.monotonic() + SETTLE_SECONDS
-    while not run.state.is_over and time.monotonic() < ends:
-        time.sleep(LOOK_SECONDS)
-        run = workspace.history.find(run.id)
-    if run.state.is_over:
-        return run
-    note = f"run {run.id} was asked to end, and the process that follows it has not recorded its end"
-    help_line = f"`gpuinfra runs show {run.id}` shows its state; `gpuinfra cancel {run.id}` asks again"
-    raise Problem(Diagnostic(Code.JOB_FAILED, "the job has not ended", note=note, help=help_line))
 
 
 def never_began(workspace: Workspace, run: Run) -> Run:
@@ -144,7 +81,7 @@ def never_began(workspace: Workspace, run: Run) -> Run:
     return known if known.state.is_over else workspace.history.update(run.id, **fields_of(known))
 
 
-def _asked(
+def ask_target(
     workspace: Workspace,
     run: Run,
     log: LogFile,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra import __version__
-from gpuinfra.app.durations import grace_of, seconds_of
+from gpuinfra.app.options import grace_of, seconds_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean, listed

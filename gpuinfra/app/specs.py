@@ -200,3 +200,22 @@ def _mode(word: str) -> int:
 def is_path(word: str) -> bool:
     """Return whether a word can only mean a spec file or a folder, not a machine's name."""
     return word in {"-", "."} or stat.S_ISREG(_mode(word)) or word.endswith((".yaml", ".yml")) or "/" in word
+
+
+def spec_file(settings: Settings, machine: str) -> str | None:
+    """Return the path of a machine's spec relative to the current folder; None if the workspace has none."""
+    from gpuinfra.parse.files import load_paths
+    from gpuinfra.parse.folder import has_spec
+    from gpuinfra.workspace import find_workspace
+
+    workspace = find_workspace(settings.workspace)
+    if not machine or not has_spec(workspace):
+        return None
+    specs = load_paths([str(workspace)]).specs
+    file = next((each.span.file for each in specs if each.spec.name.casefold() == machine.casefold()), None)
+    if file is None:
+        return None
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return file

@@ -13,15 +13,15 @@ from gpuinfra.app.access import (
     is_simulated,
     look_at_vm,
     open_session,
+    say_what_exists,
 )
 from gpuinfra.app.consent import Request, confirm_creation, require_consent
 from gpuinfra.app.frontend import Frontend, ask_or_refuse
 from gpuinfra.app.host_keys import MachineTrust, record_host_key, source_of_up
-from gpuinfra.app.interruption import say_states, say_what_exists
 from gpuinfra.app.ledger_recording import record_power_on
 from gpuinfra.app.machine_names import Named, with_known_key
 from gpuinfra.app.machine_readiness import Login, make_ready
-from gpuinfra.app.machine_tasks import ErrorCollector, for_each
+from gpuinfra.app.machine_tasks import ErrorCollector, for_each, say_states
 from gpuinfra.app.plan import open_provisioner
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Exit, Problem, problem

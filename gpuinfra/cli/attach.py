@@ -42,7 +42,7 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
     """Make an existing machine a target: check SSH, Docker and GPU, then write its two files."""
     from gpuinfra.app.attach import attach as run_attach
     from gpuinfra.app.attach_options import AttachOptions, check_options, read_address, read_identity
-    from gpuinfra.app.durations import seconds_of
+    from gpuinfra.app.options import seconds_of
     from gpuinfra.views import targets as view
 
     settings = start_command(context, reaches_cloud=False)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.durations import grace_of
+from gpuinfra.app.options import grace_of
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import ID
@@ -32,7 +32,7 @@ def cancel(
     found = workspace.history.find(run)
     is_over = found.state.is_over
     if not is_over:
-        from gpuinfra.app.run_control import cancel_run
+        from gpuinfra.app.cancel import cancel_run
         from gpuinfra.models.run import RunState
 
         with open_frontend(settings) as frontend:

@@ -24,8 +24,8 @@ def down(
     """Deallocate machines, and verify with Azure that billing has stopped. A missing machine counts as off."""
     from gpuinfra.app.down import SECONDS
     from gpuinfra.app.down import down as stop
-    from gpuinfra.app.durations import seconds_of
     from gpuinfra.app.left_on import note_left_on
+    from gpuinfra.app.options import seconds_of
     from gpuinfra.views import receipt as view
 
     settings = start_command(context, needs_state=False)

@@ -32,7 +32,7 @@ def reap(
     ] = "24h",
 ) -> int:
     """Deallocate every machine that should be off, delete resources without a machine, and verify it."""
-    from gpuinfra.app.durations import grace_of
+    from gpuinfra.app.options import grace_of
     from gpuinfra.app.reap import ReapOptions
     from gpuinfra.app.reap import reap as run_reap
     from gpuinfra.views import reap as view

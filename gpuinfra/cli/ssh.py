@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from gpuinfra.app.interruption import restore_signals
 from gpuinfra.app.settings import Settings
 from gpuinfra.cli.options import start_command
-from gpuinfra.cli.signals import restore_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 INCLUDE = "Include ~/.gpuinfra/ssh/config"

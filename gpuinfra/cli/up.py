@@ -28,8 +28,8 @@ def up(
     ] = None,
 ) -> int:
     """Make Azure match the specs: create, change or start machines, wait for SSH, and write target files."""
-    from gpuinfra.app.durations import seconds_of
     from gpuinfra.app.left_on import note_left_on
+    from gpuinfra.app.options import seconds_of
     from gpuinfra.app.specs import load_specs
     from gpuinfra.app.up import UpOptions, up_all
     from gpuinfra.views import up as view
