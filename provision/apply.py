@@ -1,7 +1,5 @@
 """Execute a plan. The plan decides what to do, and the resource kinds decide the order."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable
@@ -10,23 +8,20 @@ from dataclasses import dataclass, field
 from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Act, Cloud, Operation
+from gpuinfra.provision.cloud import Operation
 from gpuinfra.provision.errors import CloudError, Fault, fault_of
-from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, owner_of
 from gpuinfra.provision.remove import remove
 from gpuinfra.provision.resources import NEEDS
 from gpuinfra.provision.role_grant import RoleGrant
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
-from gpuinfra.provision.waiting.retry import retry, wait_until
-from gpuinfra.provision.waiting.steps import run_steps
+from gpuinfra.provision.task import Task
+from gpuinfra.provision.waiting import run_steps
 
 # The longest waits, in seconds. They are twice the slowest times recorded in Azure.
 MACHINE_SECONDS = 2400.0
-PART_SECONDS = 600.0
+RESOURCE_SECONDS = 600.0
 UNREACHABLE_SECONDS = 30.0
 # Changes to these kinds are sent as a PATCH with only the changed fields; all other kinds need a full PUT.
 PATCHED = frozenset({Kind.PUBLIC_IP, Kind.VM, Kind.DISK})
@@ -38,10 +33,7 @@ ONLY_NEW = frozenset({Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC, Kind.VM})
 class PlanExecution:
     """The execution of one plan, with the resources that this run has created so far."""
 
-    cloud: Cloud
-    progress: Progress
-    journal: Journal
-    deadline: Deadline
+    task: Task
     role_grant: RoleGrant | None = None
     """Grants a new machine the role to deallocate itself. If None, the machine gets no role."""
     created: list[Ref] = field(default_factory=list)
@@ -56,18 +48,18 @@ class PlanExecution:
         self._schedule = changes.get(Kind.SHUTDOWN_SCHEDULE)
         machine = ref_of(Kind.VM, plan.group, plan.name)
         if _must_be_off_first(plan):
-            self.act(machine, Act.DEALLOCATE)
+            self.act(machine, Power.DEALLOCATE)
         gone = [change.ref for change in plan.changes if change.action in {Action.REPLACE, Action.DESTROY}]
         if gone:
-            remove(self.cloud, gone, self.progress, self.journal, self.deadline)
+            remove(self.task, gone)
         steps: dict[Kind, Callable[[], None]] = {
             kind: self._step(change, machine) for kind, change in changes.items() if change.resource is not None
         }
-        run_steps(steps, NEEDS, self.cloud.interrupt)
+        run_steps(steps, NEEDS, self.task.cloud.interrupt)
         if plan.needs_agent:
             self._require_agent(machine)
         if _starts(plan):
-            self.act(machine, Act.START)
+            self.act(machine, Power.START)
 
     def _step(self, change: Change, machine: Ref) -> Callable[[], None]:
         def step() -> None:
@@ -79,7 +71,7 @@ class PlanExecution:
             except CloudError as error:
                 if not self._can_do_without(change, machine, error):
                     raise
-                self.progress.note(
+                self.task.progress.note(
                     f"warning: Azure's daily schedule is refused ({error.code}): the guest agent and `gpuinfra reap` "
                     "end this machine"
                 )
@@ -93,7 +85,7 @@ class PlanExecution:
         that was there before the VM belongs to an earlier one, and may be switched off.
         """
         is_new = change.action is Action.ADD
-        return self._schedule is None or (self._follows and is_new and self.cloud.look(change.ref) is not None)
+        return self._schedule is None or (self._follows and is_new and self.task.cloud.look(change.ref) is not None)
 
     def _can_do_without(self, change: Change, machine: Ref, error: CloudError) -> bool:
         """Return whether Azure refused only the schedule and the guest agent can stop the machine without it."""
@@ -102,7 +94,7 @@ class PlanExecution:
 
     def _has_agent(self, machine: Ref) -> bool:
         found = ObservedResource(machine, {})
-        return self.role_grant is not None and self.role_grant.wait(found, self.deadline).is_held
+        return self.role_grant is not None and self.role_grant.wait(found, self.task.deadline).is_held
 
     def _require_agent(self, machine: Ref) -> None:
         """Raise CloudError if neither the schedule nor the guest agent can stop the machine."""
@@ -113,37 +105,38 @@ class PlanExecution:
     def make(self, resource: Resource, *, in_place: bool) -> None:
         """Create or change one resource and wait until Azure has finished."""
         doing, done = ("changing", "changed") if in_place else ("creating", "created")
-        deadline = self.deadline.within(MACHINE_SECONDS if resource.ref.kind is Kind.VM else PART_SECONDS)
+        task = self.task.within(MACHINE_SECONDS if resource.ref.kind is Kind.VM else RESOURCE_SECONDS)
 
         def attempt() -> None:
             try:
-                self.cloud.wait(self._send(resource, in_place=in_place), deadline)
+                task.cloud.wait(self._send(resource, in_place=in_place), task.deadline)
             except CloudError as error:
                 if error.fault is not Fault.EXISTS:
                     raise
                 self._check_own(resource)
                 if resource.ref.kind is Kind.VM:
-                    self._follow(resource, deadline)
+                    self._follow(resource, task)
                 else:
-                    self.cloud.wait(self._send(resource, in_place=in_place, new=False), deadline)
+                    task.cloud.wait(self._send(resource, in_place=in_place, new=False), task.deadline)
 
-        self._carry_out(resource.ref, doing, done, attempt, deadline)
+        with task.step(resource.ref, doing, done):
+            task.retry(attempt, UNREACHABLE_SECONDS)
 
     def _check_own(self, resource: Resource) -> None:
         """Raise CloudError if a resource created since the plan is not managed by gpuinfra."""
-        part, name = self.cloud.look(resource.ref), tags.get(resource.body["tags"], tags.NAME)
+        part, name = self.task.cloud.look(resource.ref), tags.get(resource.body["tags"], tags.NAME)
         if part is None:
             return
         is_own = owner_of(part) is Owner.OURS if part.ref.kind is Kind.VM else tags.belongs_to(part.tags, name)
         if not is_own:
-            message = "another has just created it, and it is not from gpuinfra; it was not changed"
+            message = "another client just created it, and it is not managed by gpuinfra; it was not changed"
             raise CloudError(Fault.TAKEN, "PreconditionFailed", message, subject=str(part.ref))
 
     def _send(self, resource: Resource, *, in_place: bool, new: bool = True) -> Operation:
         kind = resource.ref.kind
         if in_place and kind in PATCHED:
-            return self.cloud.patch(resource)
-        operation = self.cloud.put(resource, new=new and not in_place and kind in ONLY_NEW)
+            return self.task.cloud.patch(resource)
+        operation = self.task.cloud.put(resource, new=new and not in_place and kind in ONLY_NEW)
         if not in_place:
             with self._lock:
                 self.created.append(resource.ref)
@@ -161,34 +154,23 @@ class PlanExecution:
         schedule = self._schedule
         if schedule is None or schedule.resource is None:
             return
-        self.journal.intend("arming", schedule.ref)
+        self.task.journal.intend("arming", schedule.ref)
         with contextlib.suppress(CloudError):  # `_step` sets it later, once the VM exists
-            self.cloud.wait(self.cloud.put(schedule.resource), self.deadline.within(PART_SECONDS))
-            self.journal.did("arming", schedule.ref)
+            self.task.cloud.wait(self.task.cloud.put(schedule.resource), self.task.deadline.within(RESOURCE_SECONDS))
+            self.task.journal.did("arming", schedule.ref)
             self._schedule = None
             if schedule.action is not Action.CHANGE:
                 with self._lock:
                     self.created.append(schedule.ref)
 
-    def act(self, ref: Ref, act: Act) -> None:
+    def act(self, ref: Ref, power: Power) -> None:
         """Start or deallocate the machine, and wait until Azure has finished."""
-        doing, done = ("starting", "started") if act is Act.START else ("deallocating", "deallocated")
-        deadline = self.deadline.within(MACHINE_SECONDS)
-        self._carry_out(ref, doing, done, lambda: self.cloud.wait(self.cloud.act(ref, act), deadline), deadline)
+        doing, done = ("starting", "started") if power is Power.START else ("deallocating", "deallocated")
+        task = self.task.within(MACHINE_SECONDS)
+        with task.step(ref, doing, done):
+            task.retry(lambda: task.cloud.wait(task.cloud.act(ref, power), task.deadline), UNREACHABLE_SECONDS)
 
-    def _carry_out(self, ref: Ref, doing: str, done: str, attempt: Callable[[], None], deadline: Deadline) -> None:
-        self.progress.begin(str(ref), doing)
-        self.journal.intend(doing, ref)
-        try:
-            retry(attempt, deadline, self.cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
-        except CloudError as error:
-            self.progress.fail(str(ref), error.code)
-            self.journal.failed(doing, ref, error.code)
-            raise
-        self.progress.end(str(ref), done)
-        self.journal.did(doing, ref)
-
-    def _follow(self, resource: Resource, deadline: Deadline) -> None:
+    def _follow(self, resource: Resource, task: Task) -> None:
         """Use the VM that exists: another client created it first, or we missed Azure's response to our own request."""
         ref = resource.ref
         if self._is_of_this_run(resource):
@@ -197,23 +179,19 @@ class PlanExecution:
             self._arm(ref)
         else:
             self._follows = True
-            self.progress.note(f"{ref} is being made already; following that")
-
-        def is_settled() -> bool:
-            part = self.cloud.look(ref)
-            return part is None or part.is_settled
-
-        if not wait_until(is_settled, deadline, self.cloud.interrupt.sleep):
-            raise CloudError(Fault.TIMEOUT, "Timeout", "another is making it, and does not finish", subject=str(ref))
-        part = self.cloud.look(ref)
+            task.progress.note(f"{ref} is already being created; waiting for it")
+        if not task.wait_until_settled(ref):
+            message = "another client creates it, and does not finish"
+            raise CloudError(Fault.TIMEOUT, "Timeout", message, subject=str(ref))
+        part = task.cloud.look(ref)
         if part is None or part.state != "Succeeded":
             code = part.failure if part else "ResourceNotFound"
-            message = "the machine that was being made came to nothing"
+            message = "the creation by another client failed"
             raise CloudError(fault_of(code), code, message, subject=str(ref))
 
     def _is_of_this_run(self, resource: Resource) -> bool:
         """Return whether the VM has the host key generated for this run, which no other client has."""
-        part = self.cloud.look(resource.ref)
+        part = self.task.cloud.look(resource.ref)
         return part is not None and tags.get(part.tags, tags.HOST_KEY) == resource.body["tags"][tags.HOST_KEY]
 
 

@@ -1,14 +1,11 @@
 """Find disks, NICs and public IPs that others attached to a machine, which must survive it. All functions are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.ownership import refers_to
+from gpuinfra.provision.observed_resource import ObservedResource, refers_to
 
 
 def attached_by_others(machine: ObservedResource, nic: ObservedResource | None) -> tuple[str, ...]:
@@ -37,27 +34,25 @@ def detaching_update(machine: ObservedResource) -> Resource | None:
     changed = {kind for kind, entry in _entries(machine) if _is_at_risk(kind, entry, machine)}
     if not changed:
         return None
-    storage, network = _section(machine, "storageProfile"), _section(machine, "networkProfile")
     properties: dict[str, Any] = {}
     if Kind.DISK in changed:
-        disks = [{**disk, "deleteOption": "Detach"} for disk in storage.get("dataDisks") or []]
+        disks = [{**disk, "deleteOption": "Detach"} for disk in _data_disks(machine)]
         properties["storageProfile"] = {"dataDisks": disks}
-        if _is_at_risk(Kind.DISK, disk := storage.get("osDisk") or {}, machine):
-            properties["storageProfile"]["osDisk"] = {**disk, "deleteOption": "Detach"}
+        if _is_at_risk(Kind.DISK, machine.os_disk, machine):
+            properties["storageProfile"]["osDisk"] = {**machine.os_disk, "deleteOption": "Detach"}
     if Kind.NIC in changed:
-        nics = [_detached(nic, machine) for nic in network.get("networkInterfaces") or []]
+        nics = [_detached(nic, machine) for nic in machine.nics]
         properties["networkProfile"] = {"networkInterfaces": nics}
     return Resource(machine.ref, {"properties": properties})
 
 
 def _entries(machine: ObservedResource) -> Iterator[tuple[Kind, dict[str, Any]]]:
-    storage = _section(machine, "storageProfile")
-    yield from ((Kind.DISK, disk) for disk in (storage.get("osDisk"), *(storage.get("dataDisks") or [])) if disk)
-    yield from ((Kind.NIC, nic) for nic in _section(machine, "networkProfile").get("networkInterfaces") or [])
+    yield from ((Kind.DISK, disk) for disk in (machine.os_disk, *_data_disks(machine)) if disk)
+    yield from ((Kind.NIC, nic) for nic in machine.nics)
 
 
-def _section(machine: ObservedResource, name: str) -> dict[str, Any]:
-    return machine.properties.get(name) or {}
+def _data_disks(machine: ObservedResource) -> list[dict[str, Any]]:
+    return (machine.properties.get("storageProfile") or {}).get("dataDisks") or []
 
 
 def _id(kind: Kind, entry: dict[str, Any]) -> str:

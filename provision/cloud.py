@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Protocol
 
+from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Ref, Resource
-from gpuinfra.provision.agent_role import AgentRole
+from gpuinfra.provision.lifecycle.agent_role import AgentRole
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-
-
-class Act(StrEnum):
-    """A power operation on a VM."""
-
-    START = "start"
-    DEALLOCATE = "deallocate"
+from gpuinfra.provision.waiting import Deadline, Interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,7 @@ class Cloud(Protocol):
     def patch(self, resource: Resource) -> Operation:
         """Change only the fields in the body, and return at once."""
 
-    def act(self, ref: Ref, act: Act) -> Operation:
+    def act(self, ref: Ref, power: Power) -> Operation:
         """Start or deallocate a VM, and return at once."""
 
     def delete(self, ref: Ref) -> Operation:

@@ -1,25 +1,20 @@
 """Deallocate or delete a machine, and verify the result with Azure."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpuinfra.models.plan import Power
 from gpuinfra.models.receipt import OffProof, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
-from gpuinfra.provision.cloud import Act, Cloud
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.lease import ON
-from gpuinfra.provision.market.port import Market
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_price
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import NOT_MADE, Observed, is_deletable, namesakes, why_kept
-from gpuinfra.provision.observed_resource import DELETING, OFF, ObservedResource
+from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.ownership import (
     LEFT_ALONE,
     Owner,
@@ -31,10 +26,9 @@ from gpuinfra.provision.ownership import (
     untagged_problem,
 )
 from gpuinfra.provision.plan import is_disk_of_ours
+from gpuinfra.provision.power import BILLED, DEALLOCATED
 from gpuinfra.provision.remove import remove, strangers
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
-from gpuinfra.provision.waiting.retry import retry, wait_until
+from gpuinfra.provision.task import Task
 
 # A teardown retries for long, because the machine is billed until it succeeds.
 UNREACHABLE_SECONDS = 300.0
@@ -43,17 +37,20 @@ SEEN_SECONDS = 60.0
 ALREADY = "it was off already"
 
 
+class _NotSeenOffError(CloudError):
+    """Azure finished the deallocation, but does not show the VM as off. The receipt then has no proof."""
+
+    def __init__(self) -> None:
+        super().__init__(Fault.TIMEOUT, "not seen to be off", "")
+
+
 @dataclass
 class Teardown:
     """The teardown of one machine. It needs no spec: tag, name and group identify our resources."""
 
     name: str
     group: str | None
-    cloud: Cloud
-    market: Market | None
-    progress: Progress
-    journal: Journal
-    deadline: Deadline
+    task: Task
     cause: str = ""
     """Who or what stops the machine, for the receipt."""
 
@@ -64,23 +61,23 @@ class Teardown:
 
         Raise Problem if the VM lacks our tags and is not off.
         """
-        observed = self.cloud.observe(self.name, self.group, thorough=True)
-        if (stranger := observed.untagged) and stranger.power != OFF:
+        observed = self.task.cloud.observe(self.name, self.group, thorough=True)
+        if (stranger := observed.untagged) and stranger.power != DEALLOCATED:
             raise untagged_problem(stranger)
         machine = observed.machine or observed.untagged
         if machine is None:
             return self._absent(observed)
         left = []
-        if machine.power != OFF:
+        if machine.power != DEALLOCATED:
             try:
                 self._switch_off(machine.ref)
             except CloudError as error:
                 if error.fault is Fault.INTERRUPTED:
                     raise
                 left.append(f"{machine.ref} is on: {error.code}: {error.message}")
-        off = _verified(self.cloud.look(machine.ref))
+        off = _verified(self.task.cloud.look(machine.ref))
         return replace(
-            self._receipt(machine, off, was_on=machine.power in ON),
+            self._receipt(machine, off, was_on=machine.power in BILLED),
             left=(*(left if off is None else ()), *_on_elsewhere(observed)),
             residue=tuple(_residue(observed)),
             kept=_left_alone(observed),
@@ -89,54 +86,34 @@ class Teardown:
         )
 
     def _switch_off(self, ref: Ref) -> None:
-        self.progress.begin(str(ref), "deallocating")
-        self.journal.intend("deallocating", ref)
-        deadline = self.deadline.within(OFF_SECONDS)
-        pause = self.cloud.interrupt.sleep
-        try:
-            self._ask_off(ref, deadline)
+        task = self.task.within(OFF_SECONDS)
+        with contextlib.suppress(_NotSeenOffError), task.step(ref, "deallocating", "deallocated"):
+            try:
+                task.retry(
+                    lambda: task.cloud.wait(task.cloud.act(ref, Power.DEALLOCATE), task.deadline), UNREACHABLE_SECONDS
+                )
+            except CloudError as error:
+                # Azure may have lost the operation, not the VM. The next look shows whether the VM is off or gone.
+                if error.fault is not Fault.ABSENT:
+                    raise
             # A finished operation does not prove that the VM is off, so read its power state.
-            seen = wait_until(lambda: _verified(self.cloud.look(ref)) is not None, deadline.within(SEEN_SECONDS), pause)
-        except CloudError as error:
-            self._not_off(ref, error.code)
-            raise
-        if seen:
-            self.progress.end(str(ref), "deallocated")
-            self.journal.did("deallocating", ref)
-        else:
-            self._not_off(ref, "not seen to be off")
-
-    def _ask_off(self, ref: Ref, deadline: Deadline) -> None:
-        try:
-            retry(
-                lambda: self.cloud.wait(self.cloud.act(ref, Act.DEALLOCATE), deadline),
-                deadline,
-                self.cloud.interrupt.sleep,
-                unreachable_seconds=UNREACHABLE_SECONDS,
-            )
-        except CloudError as error:
-            # Azure may have lost the operation, not the VM. The next look shows whether the VM is off or gone.
-            if error.fault is not Fault.ABSENT:
-                raise
-
-    def _not_off(self, ref: Ref, reason: str) -> None:
-        self.progress.fail(str(ref), reason)
-        self.journal.failed("deallocating", ref, reason)
+            if not task.within(SEEN_SECONDS).wait_until(lambda: _verified(task.cloud.look(ref)) is not None):
+                raise _NotSeenOffError
 
     # Delete
 
     def delete(self) -> Receipt:
         """Delete the machine's resources and nothing else. The receipt's `left` lists what still exists."""
-        observed = self.cloud.observe(self.name, self.group, thorough=True)
+        observed = self.task.cloud.observe(self.name, self.group, thorough=True)
         if stranger := observed.untagged:
             # Its schedule, public IP and disk belong to it, so nothing is deleted while the VM stays.
             raise untagged_problem(stranger)
         machine = observed.machine
-        was_on = machine is not None and machine.power in ON
+        was_on = machine is not None and machine.power in BILLED
         refs, kept = self._to_delete(observed)
         failure: CloudError | None = None
         try:
-            remove(self.cloud, refs, self.progress, self.journal, self.deadline)
+            remove(self.task, refs)
         except CloudError as error:
             if error.fault is Fault.INTERRUPTED:
                 raise
@@ -158,8 +135,8 @@ class Teardown:
         """Deallocate a machine that cannot be deleted, so that it is not billed."""
         if machine := observed.machine:
             with contextlib.suppress(CloudError):
-                found = self.cloud.look(machine.ref)
-                if found and found.power != OFF:
+                found = self.task.cloud.look(machine.ref)
+                if found and found.power != DEALLOCATED:
                     self._switch_off(machine.ref)
 
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
@@ -173,23 +150,23 @@ class Teardown:
         if named and not is_default_group(observed.group, self.name):
             kept[str(named.ref)] = f"{named.ref}: it is named in the spec"
         for group in (part for part in ours if part.ref.kind is Kind.RESOURCE_GROUP):
-            found = self.cloud.contents(group.ref.group)
+            found = self.task.cloud.contents(group.ref.group)
             # Another `up` may have created resources of this machine since it was observed. They keep the group, too.
             own = [ref_of(kind, group.ref.group, self.name) for kind in Kind if kind is not Kind.RESOURCE_GROUP]
-            if others := strangers(found, [*refs, *own], self.cloud.subscription):
+            if others := strangers(found, [*refs, *own], self.task.cloud.subscription):
                 names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
                 kept[str(group.ref)] = f"{group.ref}: {NOT_MADE}: {names}"
-                self.cloud.disown(group.ref.group)
+                self.task.cloud.disown(group.ref.group)
             elif stays:
                 # It keeps its tag: once others have removed what is theirs, `down --delete` deletes all of it.
                 kept[str(group.ref)] = f"{group.ref}: {', '.join(str(part.ref) for part in stays)} is kept"
-            elif not strangers(found, refs, self.cloud.subscription):
+            elif not strangers(found, refs, self.task.cloud.subscription):
                 refs.append(group.ref)
         return refs, kept
 
     def _left(self, group: str, refs: list[Ref], kept: dict[str, str]) -> tuple[tuple[str, ...], OffProof | None]:
         """Return the resources that still exist, and Azure's proof that the machine is off, if any."""
-        observed = self.cloud.observe(self.name, group, thorough=True)
+        observed = self.task.cloud.observe(self.name, group, thorough=True)
         # Which resources a VM uses is known only while the VM exists, so compare with `refs`, too.
         found = [part for part in observed.parts if observed.is_ours(part) or part.ref in refs]
         parts = [part for part in found if str(part.ref) not in kept]
@@ -202,48 +179,40 @@ class Teardown:
         return Receipt(
             self.name,
             None if elsewhere else OffProof.ABSENT,
-            self.cloud.now(),
+            self.task.cloud.now(),
             residue=tuple(_residue(observed)),
             kept=_left_alone(observed),
             left=elsewhere,
-            simulated=self.cloud.simulated,
+            simulated=self.task.cloud.simulated,
             existed=_existed(observed),
         )
 
     def _receipt(self, machine: ObservedResource | None, off: OffProof | None, *, was_on: bool) -> Receipt:
-        now = self.cloud.now()
-        size = machine.properties["hardwareProfile"]["vmSize"] if machine else None
+        now = self.task.cloud.now()
         return Receipt(
             name=self.name,
             verified=off,
             at=now,
             region=machine.region if machine else None,
-            size=size,
-            spot=machine is not None and _is_spot(machine),
+            size=machine.size if machine else None,
+            spot=machine is not None and machine.is_spot,
             group=machine.ref.group if machine else None,
             billed_from=tags.moment(machine.tags, tags.ON_SINCE) if machine and was_on else None,
             billed_to=_end(now) if was_on else None,
             price_per_hour=self._price(machine) if machine else None,
-            simulated=self.cloud.simulated,
+            simulated=self.task.cloud.simulated,
             cause=self.cause if was_on else ALREADY if machine else "",
         )
 
     def _price(self, machine: ObservedResource) -> float | None:
-        if self.market is None:
-            return None
-        size = machine.properties["hardwareProfile"]["vmSize"]
-        return self.market.price(size, machine.region, spot=_is_spot(machine))
-
-
-def _is_spot(machine: ObservedResource) -> bool:
-    return str(machine.properties.get("priority") or "").casefold() == "spot"
+        return self.task.market.price(machine.size, machine.region, spot=machine.is_spot)
 
 
 def _verified(machine: ObservedResource | None) -> OffProof | None:
     """Return the proof that a VM is off, or None unless Azure shows it as deallocated or absent."""
     if machine is None:
         return OffProof.ABSENT
-    return OffProof.DEALLOCATED if machine.power == OFF else None
+    return OffProof.DEALLOCATED if machine.power == DEALLOCATED else None
 
 
 def _on_elsewhere(observed: Observed) -> tuple[str, ...]:
@@ -251,7 +220,7 @@ def _on_elsewhere(observed: Observed) -> tuple[str, ...]:
 
     The user may mean that one, and then "off" would be wrong.
     """
-    on = [part for part in namesakes(observed) if part.power != OFF]
+    on = [part for part in namesakes(observed) if part.power != DEALLOCATED]
     if observed.part(Kind.VM):
         # The spec means that one. What is tagged has its own lease and `reap`, and is named as kept.
         on = [part for part in on if owner_of(part) is Owner.UNTAGGED]
@@ -285,9 +254,7 @@ def _residue(observed: Observed) -> list[Residue]:
     found = []
     disk, address = observed.part(Kind.DISK), observed.part(Kind.PUBLIC_IP)
     if disk and (observed.is_ours(disk) or is_disk_of_ours(observed, disk)):
-        sku = str((disk.body.get("sku") or {}).get("name", ""))
-        price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
-        found.append(Residue("disk", disk.ref.name, price))
+        found.append(Residue("disk", disk.ref.name, disk_price(disk)))
     if address and observed.is_ours(address):
         found.append(Residue(Kind.PUBLIC_IP, address.ref.name, address_per_month()))
     return found

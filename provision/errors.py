@@ -1,7 +1,5 @@
 """Errors from the cloud. The Azure adapter converts every foreign exception to CloudError."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

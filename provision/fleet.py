@@ -1,4 +1,4 @@
-"""Describe all our machines in a subscription, from one listing, the workspace's specs and the current time."""
+"""Describe all our machines in a subscription, and the lease of one, from listings, specs and the current time."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.machine import Machine, ScheduledChange
-from gpuinfra.models.sizes import SIZES
-from gpuinfra.provision import tags
-from gpuinfra.provision.hours import from_tag, next_change
-from gpuinfra.provision.lifecycle.lease import cause, changed_at, why_off
-from gpuinfra.provision.lifecycle.reap import STOPPED
+from gpuinfra.models.spec import Lifecycle
+from gpuinfra.provision import fleet, tags
+from gpuinfra.provision.costing.history import CostHistory
+from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, next_change
+from gpuinfra.provision.lifecycle.lease import LEASE, cap_end, cause, restarted_at, settled, why_off
+from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.observed_resource import OFF, ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone_machine, machine_of_row, owner_of
+from gpuinfra.provision.power import DEALLOCATED, NOT_BILLED, RUNNING, STOPPED, STOPPED_BUT_BILLED
+from gpuinfra.provision.renew import Renewed
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.costing.history import History
+    from gpuinfra.provision.costing.history import CostHistory
 
-_GOING_OFF = {OFF, "deallocating"}
 _SHOWN = {Owner.OURS, Owner.UNTAGGED}
-_SIZES = {name.casefold(): name for name in SIZES}
 
 
 def machines(
@@ -32,7 +35,7 @@ def machines(
     specs: Sequence[LocatedSpec],
     now: datetime,
     prices: Prices,
-    histories: Mapping[str, History] | None = None,
+    histories: Mapping[str, CostHistory] | None = None,
 ) -> list[Machine]:
     """Return our machines sorted by name, including those that lost their tags.
 
@@ -68,15 +71,14 @@ def _key(group: str, name: str) -> str:
 def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the VM sizes whose prices are needed."""
     parts = (part for part in map(machine_of_row, rows) if owner_of(part) in _SHOWN)
-    return tuple(dict.fromkeys(map(_size, parts)))
+    return tuple(dict.fromkeys(part.size for part in parts))
 
 
 def machine_of(
-    part: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: History | None = None
+    part: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: CostHistory | None = None
 ) -> Machine:
     """Return one machine, compared with its spec if there is one. `past` has the last power change and the cost."""
     spec, is_tagged = located.spec if located else None, owner_of(part) is Owner.OURS
-    size, spot = _size(part), str(part.properties.get("priority") or "").casefold() == "spot"
     lease = tags.moment(part.tags, tags.LEASE_UNTIL)
     hours = _hours(part, spec)
     return Machine(
@@ -84,12 +86,12 @@ def machine_of(
         power_state=part.power,
         provisioning_state=part.state,
         region=part.region,
-        size=size,
+        size=part.size,
         group=part.ref.group,
         since=(past.since if past else None) or _since(part),
-        zone=_zone(part),
-        spot=spot,
-        price_per_hour=prices.price(size, part.region, spot=spot),
+        zone=part.zone,
+        spot=part.is_spot,
+        price_per_hour=prices.price(part.size, part.region, spot=part.is_spot),
         lease_until=lease,
         next_change=_next_change(part, hours, now),
         drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ()))
@@ -102,60 +104,84 @@ def machine_of(
     )
 
 
-def _size(part: ObservedResource) -> str:
-    # Azure keeps the case that the request used. Prices are listed under the official spelling.
-    name = str((part.properties.get("hardwareProfile") or {}).get("vmSize") or "")
-    return _SIZES.get(name.casefold(), name)
-
-
-def _zone(part: ObservedResource) -> str | None:
-    return next(iter(part.body.get("zones") or []), None)
-
-
 def _since(part: ObservedResource) -> datetime | None:
     """Return when the machine was last switched on or off: from our tag if on, from Azure's last change if off."""
     on = tags.moment(part.tags, tags.ON_SINCE)
-    if on and part.power != OFF:
+    if on and part.power != DEALLOCATED:
         return on
-    return changed_at(part)
+    return part.changed
 
 
 def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the hours from the spec, which knows holidays, or from the tag if the spec changed since `up`."""
     if spec and tags.get(part.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
-    return from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
+    return hours_from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
 
 
 def _next_change(part: ObservedResource, hours: Hours | None, now: datetime) -> ScheduledChange | None:
-    if part.power != OFF:
+    if part.power != DEALLOCATED:
         lease = tags.moment(part.tags, tags.LEASE_UNTIL)
         # A machine that should already be off has no upcoming change.
-        return ScheduledChange(lease, OFF, cause(part.tags, hours)) if lease and lease > now else None
+        return ScheduledChange(lease, DEALLOCATED, cause(part.tags, hours)) if lease and lease > now else None
     change = next_change(hours, now) if hours else None
-    return ScheduledChange(change[0], "running", "hours") if change and change[1] else None
+    return ScheduledChange(change[0], RUNNING, "hours") if change and change[1] else None
 
 
 def _waste(part: ObservedResource, hours: Hours | None, now: datetime) -> Iterator[str]:
     """Describe problems that do not depend on the spec."""
     if part.state == "Failed":
         yield "provisioning failed"
-    if part.power in _GOING_OFF:
+    if part.power in NOT_BILLED:
         return
-    if part.power == "stopped":
-        yield STOPPED
+    if part.power == STOPPED:
+        yield STOPPED_BUT_BILLED
     if why := why_off(part, now, hours):
         yield why
 
 
 def _drift(part: ObservedResource, spec: Spec) -> Iterator[str]:
-    if spec.power == OFF and part.power not in _GOING_OFF:
+    if spec.power == DEALLOCATED and part.power not in NOT_BILLED:
         yield "should be off"
     if tags.get(part.tags, tags.DIGEST) != spec.digest():
         yield "spec changed since up"
     if part.region not in spec.regions:
         yield f"region {part.region} is not in the spec"
-    if _size(part) not in spec.candidate_sizes:
-        yield f"size {_size(part)} is not in the spec"
-    if spec.zones and _zone(part) not in spec.zones:
-        yield f"zone {_zone(part) or 'none'} is not in the spec"
+    if part.size not in spec.candidate_sizes:
+        yield f"size {part.size} is not in the spec"
+    if spec.zones and part.zone not in spec.zones:
+        yield f"zone {part.zone or 'none'} is not in the spec"
+
+
+def lease_state(
+    machine: ObservedResource,
+    hours: Hours | None,
+    now: datetime,
+    prices: Prices,
+    renewed: Renewed | None = None,
+    *,
+    past: CostHistory | None = None,
+    simulated: bool = False,
+) -> LeaseState:
+    """Return the state of the lease. `renewed` is the change just made, and `past` has the cost."""
+    terms = terms_from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
+    restarted = restarted_at(machine)
+    since = restarted or tags.moment(machine.tags, tags.ON_SINCE)
+    shown = fleet.machine_of(machine, None, now, prices, past)
+    is_on = shown.power_state != DEALLOCATED
+    return LeaseState(
+        machine=shown,
+        now=now,
+        cause=LEASE if restarted else cause(machine.tags, hours),
+        lease=format_duration(terms.lease),
+        idle=format_duration(terms.idle),
+        cap=format_duration(terms.cap) if terms.cap else None,
+        cap_at=cap_end(since, terms) if since and is_on else None,
+        hours=(hours_to_tag(hours) or f"{hours.timezone} {'; '.join(map(str, hours.on))}") if hours else None,
+        changed=renewed.changed if renewed else False,
+        capped=renewed.capped if renewed else False,
+        old_stop=renewed.old_stop if renewed else None,
+        restarted=restarted,
+        agent_until=settled(restarted + terms.lease, restarted, terms, None) if restarted else None,
+        simulated=simulated,
+    )

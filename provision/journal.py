@@ -1,7 +1,5 @@
 """Record each action before it happens, so that a crash can be explained."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

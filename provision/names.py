@@ -1,7 +1,5 @@
 """Derive resource names from the machine name, so that every computer finds them."""
 
-from __future__ import annotations
-
 import hashlib
 
 from gpuinfra.models.resource import Kind, Ref

@@ -6,8 +6,6 @@ exactly what an interrupted `up` leaves behind: configured as `up` creates it, w
 resource itself, and used by nothing except a NIC that passes the same test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.observed_resource import ObservedResource, same
+from gpuinfra.provision.observed_resource import ObservedResource, refers_to, same
 from gpuinfra.provision.ownership import (
     Owner,
     is_default_group,
@@ -23,7 +21,6 @@ from gpuinfra.provision.ownership import (
     is_own_group,
     left_alone,
     owner_of,
-    refers_to,
 )
 from gpuinfra.provision.resources import nic, nsg, public_ip, vnet
 
@@ -148,13 +145,11 @@ def _ref(observed: Observed, kind: Kind) -> Ref:
 def _is_disk_of(machine: ObservedResource | None, disk: ObservedResource) -> bool:
     if machine is None:
         return False
-    held = ((machine.properties.get("storageProfile") or {}).get("osDisk") or {}).get("managedDisk") or {}
-    return refers_to(held.get("id"), disk.ref) or refers_to(disk.body.get("managedBy"), machine.ref)
+    return refers_to(machine.os_disk_id, disk.ref) or refers_to(disk.body.get("managedBy"), machine.ref)
 
 
 def _is_nic_of(machine: ObservedResource | None, part: ObservedResource) -> bool:
-    used = (machine.properties.get("networkProfile") or {}).get("networkInterfaces") or [] if machine else []
-    return any(refers_to(each.get("id"), part.ref) for each in used)
+    return machine is not None and any(refers_to(each.get("id"), part.ref) for each in machine.nics)
 
 
 def _is_left_nic(part: ObservedResource, observed: Observed) -> bool:

@@ -1,7 +1,5 @@
 """Decide which resources are ours. A tag alone never suffices. All functions are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
@@ -10,7 +8,8 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of
-from gpuinfra.provision.observed_resource import OFF, ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource, refers_to, resource_of_row
+from gpuinfra.provision.power import DEALLOCATED
 
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"
@@ -61,24 +60,16 @@ def _is_created_by_us(machine: ObservedResource) -> bool:
 
 def misfit(machine: ObservedResource) -> str:
     """Which of its disk and NIC are not those of a machine of `up`; empty if both are."""
-    found, name = machine.properties, machine.ref.name
-    disk = (found.get("storageProfile") or {}).get("osDisk") or {}
-    nics = (found.get("networkProfile") or {}).get("networkInterfaces") or []
-    own_nics = [nic for nic in nics if refers_to(nic.get("id"), ref_of(Kind.NIC, machine.ref.group, name))]
+    name = machine.ref.name
+    own_nics = [nic for nic in machine.nics if refers_to(nic.get("id"), ref_of(Kind.NIC, machine.ref.group, name))]
     reasons = []
-    if not _same(disk.get("name"), name_of(Kind.DISK, name)):
+    if not _same(machine.os_disk.get("name"), name_of(Kind.DISK, name)):
         reasons.append(f"its disk is not `{name_of(Kind.DISK, name)}`")
     if not own_nics:
         reasons.append(f"its NIC is not `{name_of(Kind.NIC, name)}`")
     elif not any(_same((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics):
         reasons.append(f"its NIC `{name_of(Kind.NIC, name)}` is not set to be deleted with it")
     return " and ".join(reasons)
-
-
-def refers_to(resource_id: Any, ref: Ref) -> bool:
-    """Return whether an ID is that of this resource or of a child of it. The subscription is not compared."""
-    own = ref.id("").casefold().removeprefix("/subscriptions/")
-    return f"{own}/" in f"{str(resource_id or '').casefold()}/"
 
 
 def _same(found: Any, wanted: str) -> bool:
@@ -113,10 +104,7 @@ def is_default_group(group: str, machine: str) -> bool:
 
 def machine_of_row(row: Mapping[str, Any]) -> ObservedResource:
     """Return a VM from a row of a listing."""
-    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
-    words = str(row.get("id") or "").split("/")
-    group = words[4] if len(words) > 4 else ""
-    return ObservedResource(Ref(Kind.VM, group, str(row.get("name") or words[-1])), dict(row))
+    return resource_of_row(Kind.VM, row)
 
 
 def partition(
@@ -129,9 +117,8 @@ def partition(
     """
     ours, strange = list[dict[str, Any]](), list[str]()
     for body in bodies:
-        found = machine_of_row(body)
-        ref = Ref(kind, found.ref.group, found.ref.name)
-        machine = tags.get(found.tags, tags.NAME)
+        found = resource_of_row(kind, body)
+        ref, machine = found.ref, tags.get(found.tags, tags.NAME)
         if kind is Kind.VM:
             is_ours = owner_of(found) is Owner.OURS
         else:
@@ -162,7 +149,7 @@ def left_alone(ref: Ref, machine: str, power: str = "") -> str:
 
 def untagged_problem(machine: ObservedResource) -> Problem:
     """The error about a machine under our name that has lost its tags, its disk or its NIC."""
-    ref, is_off = machine.ref, machine.power == OFF
+    ref, is_off = machine.ref, machine.power == DEALLOCATED
     billed = "is deallocated" if is_off else f"is {machine.power} and billed"
     if owner_of(machine) is Owner.UNRECOGNISED:
         state, why = UNRECOGNISED, f"it has gpuinfra's tags, but {misfit(machine)}, so it was not changed"

@@ -1,7 +1,5 @@
 """Decide where a machine can be, in order, and plan it at one of these places."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, replace
 
@@ -10,20 +8,18 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.market import price_list
-from gpuinfra.provision.market.port import Market, Prices
+from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.preflight import Preflight, no_candidate, preflight
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import creation_failed, make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
-from gpuinfra.provision.terms import terms_of
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.task import Task
 
 
 @dataclass(frozen=True)
@@ -31,17 +27,15 @@ class Placement:
     """The places for one machine, and its plan at each of them."""
 
     spec: Spec
-    cloud: Cloud
-    market: Market
+    task: Task
     sources: tuple[str, ...]
     public_key: str
-    progress: Progress
-    deadline: Deadline
     repository: str
     host_key: HostKey
 
     def candidates(self, observed: Observed) -> tuple[tuple[Candidate, ...], Preflight | None]:
         """Return the candidates in order. A machine that may stay as it is needs no preflight."""
+        task = self.task
         present, machine = present_place(self.spec, observed), observed.part(Kind.VM)
         held = actual_place(machine) if machine else None
         if self.spec.power == "deallocated":
@@ -49,14 +43,14 @@ class Placement:
         is_new = present is None or make_plan(self._input(present, observed, None), observed).replaces_vm
         if present and held and not is_new and present.size.casefold() == held.size.casefold():
             return (present,), None
-        checked = preflight(self.market, self.spec, self.deadline, self.progress, held)
+        checked = preflight(task.market, self.spec, task.deadline, task.progress, held)
         if present is None:
             return checked.viable, checked
         if is_new:
             # If the current place is still viable, try it first.
             return tuple(sorted(checked.viable, key=lambda each: each != present)), checked
         if present not in checked.viable:
-            raise no_candidate(self.spec, checked.passed, f"{self.spec.name} was not changed")
+            raise no_candidate(self.spec, checked.rejected, f"{self.spec.name} was not changed")
         return (present,), checked
 
     def plan(self, candidate: Candidate, observed: Observed, checked: Preflight | None) -> Plan:
@@ -68,24 +62,24 @@ class Placement:
             # The machine is switched on again, so its lease and cost cap start from zero.
             ready = "" if plan.replaces_vm else plan_input.ready
             fresh = replace(plan_input, kept_terms=None, ready=ready)
-            fresh = replace(fresh, lease=lease.decide(self.spec, None, self.cloud.now(), fresh.terms))
+            fresh = replace(fresh, lease=lease.decide(self.spec, None, self.task.cloud.now(), fresh.terms))
             plan = make_plan(fresh, observed, price)
-        return replace(plan, passed=checked.passed if checked else ())
+        return replace(plan, rejected=checked.rejected if checked else ())
 
     def _input(
         self, candidate: Candidate, observed: Observed, checked: Preflight | None, price_per_hour: float | None = None
     ) -> PlanInput:
-        image, machine = checked.image.get(candidate.region) if checked else None, observed.part(Kind.VM)
+        image, machine = checked.images.get(candidate.region) if checked else None, observed.part(Kind.VM)
         kept = lease.kept_terms(self.spec, machine)
         terms = kept or terms_of(self.spec.lifecycle, price_per_hour)
         return PlanInput(
             spec=self.spec,
             candidate=candidate,
-            subscription=self.cloud.subscription,
+            subscription=self.task.cloud.subscription,
             sources=self.sources,
             public_key=self.public_key,
             host_key=self.host_key,
-            lease=lease.decide(self.spec, machine, self.cloud.now(), terms),
+            lease=lease.decide(self.spec, machine, self.task.cloud.now(), terms),
             image_plan=image.plan if image else None,
             ready=self.ready_since(observed),
             price_per_hour=price_per_hour,
@@ -101,7 +95,7 @@ class Placement:
         regions = checked.schedule_regions if checked else None
         if checked is None:
             with contextlib.suppress(CloudError):  # then try to create one
-                regions = self.market.schedule_regions()
+                regions = self.task.market.schedule_regions()
         return regions is None or region in regions
 
     def _known_repository(self, observed: Observed) -> str:
@@ -118,14 +112,14 @@ class Placement:
         mark = tags.get(address.tags, tags.READY) if address else ""
         if mark or machine is None or not machine.is_settled or creation_failed(observed):
             return mark
-        return stamp(self.cloud.now()) or ""
+        return stamp(self.task.cloud.now()) or ""
 
     def _price(self, candidate: Candidate, checked: Preflight | None) -> Price:
         spec = self.spec
         prices = checked.prices if checked else Prices()
         per_hour = prices.price(candidate.size, candidate.region, spot=spec.priority == "spot")
         if per_hour is None and checked is None:
-            per_hour = self.market.price(candidate.size, candidate.region, spot=spec.priority == "spot")
+            per_hour = self.task.market.price(candidate.size, candidate.region, spot=spec.priority == "spot")
         price = Price(per_hour, disk_per_month(spec.disk.size_gib, spec.disk.sku), address_per_month())
         return price if per_hour is not None else self._listed(candidate, price)
 
@@ -138,8 +132,7 @@ class Placement:
 
 def actual_place(machine: ObservedResource) -> Candidate:
     """Return where the VM is, regardless of the spec."""
-    zone = (machine.body.get("zones") or [None])[0]
-    return Candidate(machine.region, machine.properties["hardwareProfile"]["vmSize"], zone)
+    return Candidate(machine.region, machine.size, machine.zone)
 
 
 def present_place(spec: Spec, observed: Observed) -> Candidate | None:

@@ -1,7 +1,5 @@
 """Compare the spec with the state in Azure. Pure: no requests, no changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -10,14 +8,14 @@ from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
-from gpuinfra.provision.lifecycle.lease import ON
-from gpuinfra.provision.lifecycle.reap import STOPPED
+from gpuinfra.provision.lifecycle.lease import BACKSTOP
 from gpuinfra.provision.login.acceptance import is_created_with
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import Observed, namesakes
-from gpuinfra.provision.observed_resource import ObservedResource, same
-from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, refers_to, untagged_problem
-from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
+from gpuinfra.provision.observed_resource import ObservedResource, refers_to, same
+from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
+from gpuinfra.provision.plan_input import PlanInput
+from gpuinfra.provision.power import DEALLOCATED, SHUT_DOWN, STOPPED_BUT_BILLED, USABLE
 from gpuinfra.provision.resources import MODULES, shutdown_schedule, vnet
 
 # Azure deletes these with the VM, because of its delete options.
@@ -27,31 +25,31 @@ CREATION_FAILED = Difference("state", "creation failed", "created again", replac
 _AFTER = f"{BACKSTOP.total_seconds() / 60:.0f}"
 
 
-def make_plan(setting: PlanInput, observed: Observed, price: Price | None = None) -> Plan:
+def make_plan(plan_input: PlanInput, observed: Observed, price: Price | None = None) -> Plan:
     """Everything that has to be done for this machine at this place."""
     stranger = observed.untagged
     if stranger and (is_made_by_us(stranger) or owner_of(stranger) is Owner.UNRECOGNISED):
         raise untagged_problem(stranger)
     check_names(observed)
     check_elsewhere(observed)
-    spec = setting.spec
-    changes = tuple(_off(setting, observed) if spec.power == "deallocated" else _changes(setting, observed))
+    spec = plan_input.spec
+    changes = tuple(_off(plan_input, observed) if spec.power == "deallocated" else _changes(plan_input, observed))
     _check_replaced(changes, observed)
     return Plan(
         name=spec.name,
-        subscription=setting.subscription,
+        subscription=plan_input.subscription,
         group=spec.group_name,
-        candidate=setting.candidate,
+        candidate=plan_input.candidate,
         changes=changes,
         price=price or Price(),
-        notes=(*_notes(setting, observed), *_detached(changes, observed)),
+        notes=(*_notes(plan_input, observed), *_detached(changes, observed)),
         wants_running=spec.power == "running",
-        needs_agent=spec.power == "running" and _lacks_schedule(setting, observed),
+        needs_agent=spec.power == "running" and _lacks_schedule(plan_input, observed),
     )
 
 
-def _lacks_schedule(setting: PlanInput, observed: Observed) -> bool:
-    return not setting.has_schedule and observed.part(Kind.SHUTDOWN_SCHEDULE) is None
+def _lacks_schedule(plan_input: PlanInput, observed: Observed) -> bool:
+    return not plan_input.has_schedule and observed.part(Kind.SHUTDOWN_SCHEDULE) is None
 
 
 def check_names(observed: Observed) -> None:
@@ -109,8 +107,7 @@ def is_disk_of_ours(observed: Observed, part: ObservedResource) -> bool:
     found = observed.machine
     if found is None or not same(part.ref, ref_of(Kind.DISK, observed.group, observed.name)):
         return False
-    disk = ((found.properties.get("storageProfile") or {}).get("osDisk") or {}).get("managedDisk") or {}
-    return str(disk.get("id", "")).casefold().endswith(part.ref.id("").casefold().removeprefix("/subscriptions/"))
+    return refers_to(found.os_disk_id, part.ref)
 
 
 def creation_failed(observed: Observed) -> bool:
@@ -128,21 +125,20 @@ def creation_failed(observed: Observed) -> bool:
 def has_disk(observed: Observed) -> bool:
     """Return whether there may be data on a disk: ours exists, or the VM uses another one."""
     found, own = observed.part(Kind.VM), ref_of(Kind.DISK, observed.group, observed.name)
-    disk = ((found.properties.get("storageProfile") or {}).get("osDisk") or {}) if found else {}
-    held = (disk.get("managedDisk") or {}).get("id")
+    held = found.os_disk_id if found else ""
     return observed.part(Kind.DISK) is not None or bool(held and not refers_to(held, own))
 
 
-def _off(setting: PlanInput, observed: Observed) -> Iterator[Change]:
+def _off(plan_input: PlanInput, observed: Observed) -> Iterator[Change]:
     """Return the change to power off. Other differences wait: nothing is created for a machine that is off."""
     found = observed.part(Kind.VM)
-    if found and found.power != "deallocated":
-        power = Difference("power", found.power, "deallocated")
-        yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.VM), (power,), power=Power.DEALLOCATE)
+    if found and found.power != DEALLOCATED:
+        power = Difference("power", found.power, DEALLOCATED)
+        yield Change(Action.CHANGE, found.ref, _summary(plan_input, Kind.VM), (power,), power=Power.DEALLOCATE)
 
 
-def _changes(setting: PlanInput, observed: Observed) -> Iterator[Change]:
-    wanted = {kind: module.desired(setting) for kind, module in MODULES.items()}
+def _changes(plan_input: PlanInput, observed: Observed) -> Iterator[Change]:
+    wanted = {kind: module.desired(plan_input) for kind, module in MODULES.items()}
     parts = {kind: observed.part(kind) for kind in MODULES}
     found = {kind: tuple(_differences(wanted[kind], part)) for kind, part in parts.items() if part}
     if creation_failed(observed):
@@ -153,11 +149,11 @@ def _changes(setting: PlanInput, observed: Observed) -> Iterator[Change]:
     for kind, resource in wanted.items():
         if kind is Kind.DISK and parts[Kind.VM] is None:
             continue
-        if kind is Kind.SHUTDOWN_SCHEDULE and _lacks_schedule(setting, observed):
+        if kind is Kind.SHUTDOWN_SCHEDULE and _lacks_schedule(plan_input, observed):
             continue
         if kind is Kind.RESOURCE_GROUP and (group := parts[kind]) and not observed.is_ours(group):
             continue
-        change = _change(setting, resource, parts[kind], found.get(kind, ()), replaced)
+        change = _change(plan_input, resource, parts[kind], found.get(kind, ()), replaced)
         if change:
             yield change
 
@@ -184,14 +180,14 @@ def _replaced(
 
 
 def _change(
-    setting: PlanInput,
+    plan_input: PlanInput,
     wanted: Resource,
     part: ObservedResource | None,
     differences: tuple[Difference, ...],
     replaced: dict[Kind, bool],
 ) -> Change | None:
     kind = wanted.ref.kind
-    summary = _summary(setting, kind)
+    summary = _summary(plan_input, kind)
     if kind is Kind.DISK and (part is None or kind in replaced or Kind.VM in replaced):
         return None  # Azure creates the disk with the VM
     if part is None:
@@ -210,22 +206,22 @@ def _change(
 
 def _power(part: ObservedResource) -> Power | None:
     # A stopped VM is billed and unusable, so it is started like a deallocated one.
-    return None if part.power in ON - {"stopped", "stopping"} else Power.START
+    return None if part.power in USABLE else Power.START
 
 
-def _summary(setting: PlanInput, kind: Kind) -> str:
-    spec, candidate = setting.spec, setting.candidate
+def _summary(plan_input: PlanInput, kind: Kind) -> str:
+    spec, candidate = plan_input.spec, plan_input.candidate
     match kind:
         case Kind.VM:
             zone = f" zone {candidate.zone}" if candidate.zone else ""
             spot = ", spot" if spec.priority == "spot" else ""
             return f"{candidate.size}, {candidate.region}{zone}{spot}"
         case Kind.NSG:
-            return f"ssh from {', '.join(setting.sources)}"
+            return f"ssh from {', '.join(plan_input.sources)}"
         case Kind.SHUTDOWN_SCHEDULE:
             return (
-                f"daily stop at {setting.lease.backstop:%H:%M} UTC, {_AFTER} min after the lease"
-                if setting.lease.is_daily
+                f"daily stop at {plan_input.lease.backstop:%H:%M} UTC, {_AFTER} min after the lease"
+                if plan_input.lease.is_daily
                 else "off"
             )
         case Kind.DISK:
@@ -234,37 +230,37 @@ def _summary(setting: PlanInput, kind: Kind) -> str:
             return candidate.region
 
 
-def _notes(setting: PlanInput, observed: Observed) -> Iterator[str]:
+def _notes(plan_input: PlanInput, observed: Observed) -> Iterator[str]:
     group = observed.part(Kind.RESOURCE_GROUP)
     if group and not observed.is_ours(group):
         yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
     yield from (left_alone(part.ref, observed.name) for part in observed.lookalikes())
     found = observed.part(Kind.VM)
-    if found and found.power in {"stopped", "stopping"}:
-        yield f"the machine is {STOPPED}: only a deallocated one costs nothing"
-    if found and not is_created_with(found, setting.public_key):
+    if found and found.power in SHUT_DOWN:
+        yield f"the machine is {STOPPED_BUT_BILLED}: only a deallocated one costs nothing"
+    if found and not is_created_with(found, plan_input.public_key):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
-    if setting.spec.lifecycle.max_cost and setting.terms.cap is None:
+    if plan_input.spec.lifecycle.max_cost and plan_input.terms.cap is None:
         yield "no price is known: the cost cap cannot be kept"
-    if found and setting.lease.decided and setting.lease.until <= setting.lease.decided:
-        again = f"`gpuinfra down {setting.spec.name}`, then `gpuinfra up SPEC` starts a new sum"
+    if found and plan_input.lease.decided and plan_input.lease.until <= plan_input.lease.decided:
+        again = f"`gpuinfra down {plan_input.spec.name}`, then `gpuinfra up SPEC` starts a new sum"
         yield f"the machine has cost what it may since power-on: it goes off; {again}"
-    if not setting.lease.is_daily:
+    if not plan_input.lease.is_daily:
         yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
-    if _lacks_schedule(setting, observed):
+    if _lacks_schedule(plan_input, observed):
         yield (
-            f"{setting.candidate.region} does not offer Azure's daily schedule: the guest agent and `gpuinfra reap` "
+            f"{plan_input.candidate.region} does not offer Azure's daily schedule: the guest agent and `gpuinfra reap` "
             "end the machine, and without the agent's right `up` deletes it again"
         )
-    if stop := _old_stop(setting, observed):
+    if stop := _old_stop(plan_input, observed):
         yield f"Azure's daily schedule may still stop the machine at {stop:%H:%M} UTC: {shutdown_schedule.TOO_LATE}"
 
 
-def _old_stop(setting: PlanInput, observed: Observed) -> datetime | None:
+def _old_stop(plan_input: PlanInput, observed: Observed) -> datetime | None:
     """Return when the existing schedule still fires although this plan moves it, or None."""
-    found, now = observed.part(Kind.SHUTDOWN_SCHEDULE), setting.lease.decided or setting.lease.on_since
-    moves = found and any(shutdown_schedule.differences(shutdown_schedule.desired(setting), found))
-    return shutdown_schedule.imminent_stop(found, now) if moves and setting.spec.power == "running" else None
+    found, now = observed.part(Kind.SHUTDOWN_SCHEDULE), plan_input.lease.decided or plan_input.lease.on_since
+    moves = found and any(shutdown_schedule.differences(shutdown_schedule.desired(plan_input), found))
+    return shutdown_schedule.imminent_stop(found, now) if moves and plan_input.spec.power == "running" else None
 
 
 def _detached(changes: tuple[Change, ...], observed: Observed) -> Iterator[str]:

@@ -1,23 +1,14 @@
 """The inputs of a plan in addition to the observed state: pure values, resolved before planning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
 from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
+from gpuinfra.provision.lifecycle.lease import Lease
+from gpuinfra.provision.lifecycle.terms import Terms, terms_of
 from gpuinfra.provision.market.port import ImagePlan
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.terms import Terms, terms_of
-
-BACKSTOP = timedelta(minutes=35)
-"""How long after the end of the lease Azure's daily schedule stops the machine.
-
-A change shortly before the schedule fires takes effect only the next day. Sources name windows of 1 to 31 minutes. With
-this margin, both an extension at the last moment of a lease and a new end in the near future are outside that window.
-"""
 
 
 @dataclass(frozen=True)
@@ -26,26 +17,6 @@ class HostKey:
 
     public: str
     private: str = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The time that a machine may be on."""
-
-    on_since: datetime
-    until: datetime
-    decided: datetime | None = field(default=None, compare=False)
-    """When this was decided; None means at power-on."""
-
-    @property
-    def backstop(self) -> datetime:
-        """When Azure's schedule stops the machine if nothing else has."""
-        return self.until + BACKSTOP
-
-    @property
-    def is_daily(self) -> bool:
-        """Whether Azure's schedule can end the lease: it has a time of day but no date."""
-        return self.backstop - (self.decided or self.on_since) < timedelta(days=1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Convert errors from Azure to messages for the user: a summary, Azure's own text, and the next step."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ _NO_SUBSCRIPTION = {"SubscriptionNotFound", "InvalidSubscriptionId", "Disallowed
 
 
 @dataclass(frozen=True)
-class Facts:
+class ErrorDetails:
     """Details parsed from Azure's message; a detail that the message lacks is an empty string."""
 
     action: str = ""
@@ -31,7 +29,7 @@ class Facts:
     """The subscription's tenant, if the login is for another one."""
 
 
-def facts(error: CloudError) -> Facts:
+def details_of(error: CloudError) -> ErrorDetails:
     """Parse an error message. Azure's texts vary: a part that does not match stays empty."""
     text = error.message
     # A linked refusal names two actions: first the one that is allowed, then the missing one.
@@ -41,7 +39,7 @@ def facts(error: CloudError) -> Facts:
     locked = _first(r"locked: '([^']+)'", text)
     group = _first(r"/resourcegroups/([^/'\s]+)", f"{locked} {scope} {text}", re.IGNORECASE)
     tenant = _first(r"must match the tenant 'https?://[^/']+/([^/']+)", text)
-    return Facts(action, scope, policy, locked, group, tenant)
+    return ErrorDetails(action, scope, policy, locked, group, tenant)
 
 
 def _first(pattern: str, text: str, flags: int = 0) -> str:
@@ -49,11 +47,11 @@ def _first(pattern: str, text: str, flags: int = 0) -> str:
     return found.group(1) if found else ""
 
 
-def _login(_: Facts) -> str:
+def _login(_: ErrorDetails) -> str:
     return LOGIN_HELP
 
 
-def _other_tenant(found: Facts) -> str:
+def _other_tenant(found: ErrorDetails) -> str:
     tenant = found.tenant or "TENANT"
     return f"`az login --tenant {tenant}`, or set AZURE_TENANT_ID and the service principal of that tenant"
 
@@ -68,7 +66,7 @@ def role_help(scope: str) -> str:
     )
 
 
-def _denied(found: Facts) -> str:
+def _denied(found: ErrorDetails) -> str:
     return role_help(_role_scope(found.scope))
 
 
@@ -77,21 +75,21 @@ def _role_scope(scope: str) -> str:
     return _first(r"^(/subscriptions/[^/]+(?:/resourcegroups/[^/]+)?)", scope, re.IGNORECASE)
 
 
-def _policy(found: Facts) -> str:
+def _policy(found: ErrorDetails) -> str:
     named = f" `{found.policy}`" if found.policy else ""
     return f"ask whoever keeps the policy{named} for an exemption, or change what it objects to, such as region or tags"
 
 
-def _locked(found: Facts) -> str:
+def _locked(found: ErrorDetails) -> str:
     group = f" --resource-group {found.group}" if found.group else ""
     return f"`az lock list{group}` shows the lock; `az lock delete` removes it"
 
 
-def _fixed(text: str | None) -> Callable[[Facts], str | None]:
+def _fixed(text: str | None) -> Callable[[ErrorDetails], str | None]:
     return lambda _: text
 
 
-Row = tuple[Code, str, Callable[[Facts], str | None]]
+Row = tuple[Code, str, Callable[[ErrorDetails], str | None]]
 
 TABLE: dict[Fault, Row] = {
     Fault.LOGIN: (Code.LOGIN_FAILED, "not logged in to Azure", _login),
@@ -159,7 +157,7 @@ def explain(error: CloudError, doing: str, *extra: str) -> Problem:
     `extra` adds facts to the note, such as what was kept.
     """
     code, summary, help_of = _row(error)
-    found = facts(error)
+    found = details_of(error)
     named = [f"missing is {found.action}" + (f" on {found.scope}" if found.scope else "")] if found.action else []
     named += [f"the policy is `{found.policy}`"] if found.policy else []
     note = "; ".join([f"{doing}: {_said(error)}", *named, *extra])

@@ -1,15 +1,13 @@
 """Grant the guest agent the role to deallocate its VM, in the background so that `up` does not wait for it."""
 
-from __future__ import annotations
-
 import threading
 from shlex import quote
 
-from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.waiting import Deadline
 
 # The longest wait after the VM exists. Other layers can stop the machine without the role.
 WAIT_SECONDS = 30.0
@@ -48,14 +46,14 @@ class RoleGrant:
             self._request.wait(deadline.within(WAIT_SECONDS))
         self._request = None
 
-    def _tell(self, name: str, right: AgentRole) -> None:
-        if right.state is RoleState.GRANTED:
+    def _tell(self, name: str, role: AgentRole) -> None:
+        if role.state is RoleState.GRANTED:
             self._progress.note("agent: may switch the machine off")
-        if right.is_held:
+        if role.is_held:
             return
-        may = "may not" if right.state is RoleState.REFUSED else "perhaps may not"
+        may = "may not" if role.state is RoleState.REFUSED else "perhaps may not"
         self._progress.note(
-            f"the guest agent {may} switch the machine off ({right.code}): lease, idleness and finished jobs are then "
+            f"the guest agent {may} switch the machine off ({role.code}): lease, idleness and finished jobs are then "
             f"ended by Azure's schedule and `gpuinfra reap`; `gpuinfra doctor {quote(name)}` says what is missing"
         )
 
@@ -64,14 +62,14 @@ class _Request:
     """A request to Azure in a daemon thread, which does not keep the program running."""
 
     def __init__(self, cloud: Cloud, machine: ObservedResource) -> None:
-        self._right: AgentRole | None = None
-        self._thread = threading.Thread(target=self._ask, args=(cloud, machine), name="right", daemon=True)
+        self._role: AgentRole | None = None
+        self._thread = threading.Thread(target=self._ask, args=(cloud, machine), name="agent-role", daemon=True)
         self._thread.start()
 
     def _ask(self, cloud: Cloud, machine: ObservedResource) -> None:
-        self._right = cloud.allow_self_stop(machine)
+        self._role = cloud.allow_self_stop(machine)
 
     def wait(self, deadline: Deadline) -> AgentRole:
         """Return the result, or LATE if it does not arrive in time."""
         self._thread.join(deadline.left)
-        return self._right or LATE
+        return self._role or LATE

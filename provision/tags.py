@@ -1,7 +1,5 @@
 """Our tags. They mark a resource as ours and hold what must be known about a machine without its spec."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -36,10 +34,20 @@ def get(tags: Mapping[str, str] | None, name: str) -> str:
     return next(found, "")
 
 
+def is_protected(tags: Mapping[str, str] | None) -> bool:
+    """Return whether the protect tag is set: `gpuinfra reap` then leaves the resource alone."""
+    return get(tags, PROTECT).strip().casefold() not in {"", "false"}
+
+
 def moment(tags: Mapping[str, str] | None, name: str) -> datetime | None:
     """Return a tag's timestamp, or None if it is missing, malformed or too far from the present."""
+    return parse_moment(get(tags, name))
+
+
+def parse_moment(text: str) -> datetime | None:
+    """Return a timestamp from Azure, or None if it is missing, malformed or too far from the present."""
     try:
-        found = datetime.fromisoformat(get(tags, name))
+        found = datetime.fromisoformat(text)
     except ValueError:
         return None
     if not _EARLIEST <= found.year <= _LATEST:

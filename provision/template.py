@@ -1,7 +1,5 @@
 """Export a machine as an ARM template: the bodies that `up` sends, with expressions for times and IDs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +9,10 @@ from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.lease import BACKSTOP, Lease
 from gpuinfra.provision.login.cloud_init import public_data
 from gpuinfra.provision.names import name_of
-from gpuinfra.provision.plan_input import BACKSTOP, HostKey, Lease, PlanInput
+from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES, NEEDS
 
 SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
@@ -48,8 +47,8 @@ def make_template(spec: Spec, sources: tuple[str, ...], public_key: str) -> dict
 
     The template contains no secret, so no host key: the machine generates its own.
     """
-    setting = _setting(spec, sources, public_key)
-    wanted = [MODULES[kind].desired(setting) for kind in MODULES if kind in API_VERSIONS]
+    plan_input = _plan_input(spec, sources, public_key)
+    wanted = [MODULES[kind].desired(plan_input) for kind in MODULES if kind in API_VERSIONS]
     address = _resource_id(ARM_TYPES[Kind.PUBLIC_IP], name_of(Kind.PUBLIC_IP, spec.name))
     return {
         "$schema": SCHEMA,
@@ -57,7 +56,7 @@ def make_template(spec: Spec, sources: tuple[str, ...], public_key: str) -> dict
         "metadata": {"description": f"The machine {spec.name}, for resource group {spec.group_name}."},
         "parameters": _parameters(spec),
         "variables": _variables(spec.lifecycle.lease),
-        "resources": [_declared(setting, resource) for resource in wanted],
+        "resources": [_declared(plan_input, resource) for resource in wanted],
         "outputs": {"address": {"type": "string", "value": f"[reference({address}).ipAddress]"}},
     }
 
@@ -77,7 +76,7 @@ def notes(spec: Spec) -> Iterator[str]:
         yield f"if {spec.image} is sold under a plan, add that to the machine as `plan`: only Azure knows it"
 
 
-def _setting(spec: Spec, sources: tuple[str, ...], public_key: str) -> PlanInput:
+def _plan_input(spec: Spec, sources: tuple[str, ...], public_key: str) -> PlanInput:
     zone = _parameter("zone") if spec.zones else None
     return PlanInput(
         spec=spec,
@@ -153,16 +152,16 @@ def _iso(length: timedelta) -> str:
 # Resources
 
 
-def _declared(setting: PlanInput, resource: Resource) -> dict[str, Any]:
+def _declared(plan_input: PlanInput, resource: Resource) -> dict[str, Any]:
     """Return a resource as a template declares it. Its secrets (`resource.secrets`) are left out."""
     kind = resource.ref.kind
-    needed = [setting.ref(each) for each in NEEDS[kind] if each in API_VERSIONS]
+    needed = [plan_input.ref(each) for each in NEEDS[kind] if each in API_VERSIONS]
     return {
         "type": ARM_TYPES[kind],
         "apiVersion": API_VERSIONS[kind],
         "name": resource.ref.name,
         "dependsOn": [f"[{_resource_id(ARM_TYPES[ref.kind], ref.name)}]" for ref in needed],
-        **_written(_deferred(kind, resource.body), setting),
+        **_written(_deferred(kind, resource.body), plan_input),
     }
 
 
@@ -183,17 +182,18 @@ def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _written(value: Any, setting: PlanInput) -> Any:
+def _written(value: Any, plan_input: PlanInput) -> Any:
     """Return a JSON value for the template: our IDs become references, and other text is escaped."""
     if isinstance(value, dict):
         # Tags are the user's text: an ID in them stays text.
         return {
-            _escaped(name): _plain(item) if name == "tags" else _written(item, setting) for name, item in value.items()
+            _escaped(name): _plain(item) if name == "tags" else _written(item, plan_input)
+            for name, item in value.items()
         }
     if isinstance(value, list):
-        return [_written(item, setting) for item in value]
+        return [_written(item, plan_input) for item in value]
     if isinstance(value, str) and not isinstance(value, Expression):
-        return _reference(value, setting) or _escaped(value)
+        return _reference(value, plan_input) or _escaped(value)
     return value
 
 
@@ -201,9 +201,9 @@ def _plain(tags: dict[str, str]) -> dict[str, str]:
     return {_escaped(name): value if isinstance(value, Expression) else _escaped(value) for name, value in tags.items()}
 
 
-def _reference(text: str, setting: PlanInput) -> str | None:
+def _reference(text: str, plan_input: PlanInput) -> str | None:
     """Return a resource's ID as an expression that works in any subscription and group; None if it is not our ID."""
-    group = f"{setting.id(Kind.RESOURCE_GROUP)}/providers/"
+    group = f"{plan_input.id(Kind.RESOURCE_GROUP)}/providers/"
     if not text.startswith(group):
         return None
     namespace, *pairs = text.removeprefix(group).split("/")

@@ -1,7 +1,5 @@
 """Make Azure match the spec, from any state, at the first candidate that is available."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,27 +11,21 @@ from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.adopt import adopted
-from gpuinfra.provision.agent_role import AgentRole
 from gpuinfra.provision.attempt import Attempts
-from gpuinfra.provision.cloud import Cloud
-from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle.agent_role import AgentRole
 from gpuinfra.provision.login.keys import new_host_key
-from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.preflight import no_candidate
-from gpuinfra.provision.observe import observe_settled
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.placement import Placement
 from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.role_grant import RoleGrant
-from gpuinfra.provision.rollback import Rollback
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.task import Task
 
 
 @dataclass(frozen=True)
-class Up:
+class UpOutcome:
     """The result of `up`."""
 
     plan: Plan
@@ -59,13 +51,9 @@ class Provisioner:
     """The provisioning of one machine."""
 
     spec: Spec
-    cloud: Cloud
-    market: Market
+    task: Task
     sources: tuple[str, ...]
     public_key: str
-    progress: Progress
-    journal: Journal
-    deadline: Deadline
     repository: str = ""
     """The git repository that contains the spec; empty if unknown."""
     host_key: HostKey = field(default_factory=new_host_key)
@@ -79,49 +67,35 @@ class Provisioner:
     """The public host key by which an untagged machine is known."""
 
     def __post_init__(self) -> None:
-        cloud, progress, journal, deadline = self.cloud, self.progress, self.journal, self.deadline
-        self._role_grant = RoleGrant(cloud, progress)
-        self._rollback = Rollback(self.spec, cloud, progress, journal, self._role_grant, self.host_key.public)
-        self._attempts = Attempts(
-            self.spec, cloud, self.market, progress, journal, deadline, self._role_grant, self._rollback
-        )
-        self._placement = Placement(
-            spec=self.spec,
-            cloud=cloud,
-            market=self.market,
-            sources=self.sources,
-            public_key=self.public_key,
-            progress=progress,
-            deadline=deadline,
-            repository=self.repository,
-            host_key=self.host_key,
-        )
+        self._role_grant = RoleGrant(self.task.cloud, self.task.progress)
+        self._attempts = Attempts(self.spec, self.task, self._role_grant, self.host_key.public)
+        self._placement = Placement(self.spec, self.task, self.sources, self.public_key, self.repository, self.host_key)
 
     def plan(self) -> Plan:
         """Return what `up` would do at its first candidate. Nothing is changed."""
         try:
-            observed = self.cloud.observe(self.spec.name, self.spec.group_name, thorough=True)
+            observed = self.task.cloud.observe(self.spec.name, self.spec.group_name, thorough=True)
             places, checked = self._placement.candidates(observed)
             return self._placement.plan(places[0], observed, checked)
         except CloudError as error:
             raise explain(error, f"planning {self.spec.name}") from error
 
-    def up(self, consent: Callable[[Plan], None]) -> Up:
+    def up(self, consent: Callable[[Plan], None]) -> UpOutcome:
         """Apply the plan. `consent` gets the plan before any change and raises if the user refuses."""
         try:
             observed = self._observe()
             if self.adopt:
-                observed = adopted(observed, self.adopt, self.known_host_key, self.cloud, self.journal, self.deadline)
+                observed = adopted(self.task, observed, self.adopt, self.known_host_key)
             places, checked = self._placement.candidates(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
-        passed = list(checked.passed) if checked else []
+        rejected = list(checked.rejected) if checked else []
         lost = ""
         for number, candidate in enumerate(places):
             plan = self._placement.plan(candidate, observed, checked)
             self._check_found(observed)
             if number > 0:
-                self.progress.note(f"next: {candidate}, {_price_of(plan)}")
+                self.task.progress.note(f"next: {candidate}, {_price_of(plan)}")
             # Between two candidates another client may have created the machine, which was not in a plan so far.
             if not plan.is_empty and (number == 0 or plan.loses or observed.part(Kind.VM)):
                 consent(plan)
@@ -136,12 +110,12 @@ class Provisioner:
                 failure = self._attempts.run(plan, observed, places[number + 1 :])
                 if failure:
                     reason = RejectionReason(failure.code, failure.message)
-                    passed.append(RejectedCandidate(candidate, (reason,)))
-                    self.progress.note(f"{candidate} is passed over: {failure.code}")
+                    rejected.append(RejectedCandidate(candidate, (reason,)))
+                    self.task.progress.note(f"{candidate} is passed over: {failure.code}")
                     observed = self._observe()
                     continue
-            return self._outcome(plan, passed)
-        raise no_candidate(self.spec, passed, f"{lost}{self._rollback.result}")
+            return self._outcome(plan, rejected)
+        raise no_candidate(self.spec, rejected, f"{lost}{self._attempts.rollback}")
 
     def _check_found(self, observed: Observed) -> None:
         machine = observed.part(Kind.VM)
@@ -158,24 +132,24 @@ class Provisioner:
 
         Resources are read one by one, so another run may have created the VM between the reads of VM and disk.
         """
-        look = partial(observe_settled, self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
+        look = partial(observe_settled, self.task, self.spec.name, self.spec.group_name)
         observed = look()
         is_alone = observed.part(Kind.DISK) is not None and observed.part(Kind.VM) is None
         return look() if is_alone else observed
 
-    def _outcome(self, plan: Plan, passed: Sequence[RejectedCandidate]) -> Up:
-        plan = replace(plan, passed=tuple(passed))
-        observed = self.cloud.observe(self.spec.name, self.spec.group_name)
+    def _outcome(self, plan: Plan, rejected: Sequence[RejectedCandidate]) -> UpOutcome:
+        plan = replace(plan, rejected=tuple(rejected))
+        observed = self.task.cloud.observe(self.spec.name, self.spec.group_name)
         machine = observed.part(Kind.VM)
         if machine is None:
-            return Up(plan, None)
+            return UpOutcome(plan, None)
         with contextlib.suppress(CloudError):  # the next run does it
             self._mark_ready(observed)
-        right = self._role_grant.end(machine, self.deadline) if plan.wants_running else None
+        role = self._role_grant.end(machine, self.task.deadline) if plan.wants_running else None
         schedule = observed.part(Kind.SHUTDOWN_SCHEDULE)
-        if right and not right.is_held and (schedule is None or schedule.properties.get("status") != "Enabled"):
-            self.progress.note("warning: nothing in Azure switches this machine off: only `gpuinfra reap` does")
-        return Up(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL), right)
+        if role and not role.is_held and (schedule is None or schedule.properties.get("status") != "Enabled"):
+            self.task.progress.note("warning: nothing in Azure switches this machine off: only `gpuinfra reap` does")
+        return UpOutcome(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL), role)
 
     def _allow(self, plan: Plan, observed: Observed) -> None:
         """Check the role of a machine that needs no change, because the role may be missing."""
@@ -189,7 +163,7 @@ class Provisioner:
         if address is None or not ready or tags.get(address.tags, tags.READY) or not observed.is_ours(address):
             return
         marked = {**address.tags, tags.READY: ready}
-        self.cloud.wait(self.cloud.patch(Resource(address.ref, {"tags": marked})), self.deadline)
+        self.task.cloud.wait(self.task.cloud.patch(Resource(address.ref, {"tags": marked})), self.task.deadline)
 
 
 def _price_of(plan: Plan) -> str:
@@ -199,3 +173,24 @@ def _price_of(plan: Plan) -> str:
 
 def _creates(change: Change) -> bool:
     return change.action in {Action.ADD, Action.REPLACE}
+
+
+SETTLE_SECONDS = 2400.0
+
+
+def observe_settled(task: Task, name: str, group: str | None) -> Observed:
+    """Return the current state once no operation is in progress: a killed run, or another client, may have left one."""
+    observed = task.cloud.observe(name, group, thorough=True)
+    while moving := [part for part in observed.ours() if not part.is_settled]:
+        for part in moving:
+            _wait(task.within(SETTLE_SECONDS), part.ref, part.state)
+        observed = task.cloud.observe(name, observed.group, thorough=True)
+    return observed
+
+
+def _wait(task: Task, ref: Ref, state: str) -> None:
+    task.progress.begin(str(ref), f"waiting while it is {state}")
+    if not task.wait_until_settled(ref):
+        task.progress.fail(str(ref), f"still {state}")
+        raise CloudError(Fault.TIMEOUT, "Timeout", f"it stays {state}", subject=str(ref))
+    task.progress.end(str(ref), "settled")

@@ -1,8 +1,8 @@
-"""The remote side: what runs on the machine that jobs are sent to.
+"""The code that runs on the target machine.
 
-Its modules are sent as text with each connection (`runner.connection.remote_client`); `agent` is installed once as an
-archive (`provision.login.agent_archive`). They need nothing but Python 3.8 or newer and its standard library. They
-import each other, and nothing else of gpuinfra.
+Each connection sends these modules as text (`runner.connection.remote_client`). The guest agent in `agent` is installed
+once, as an archive (`provision.login`). Both need only Python 3.8 or newer and its standard library, and import nothing
+else from gpuinfra.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 
 
 class Importer:
-    """Finds modules in texts, so that only those are compiled that a call needs."""
+    """Imports modules from their source text. A module is compiled when a call first needs it."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = texts
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the module of this name, if its text was sent."""
+        """Return the spec of a module, or None if its text was not sent."""
         return ModuleSpec(name, self) if name in self._texts else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """As Python makes any."""
+        """Let Python create the module object."""
 
     def exec_module(self, module: Any) -> None:
-        """Fill it."""
+        """Run the module's text."""
         name = module.__name__
         exec(compile(self._texts[name], name, "exec"), module.__dict__)  # noqa: S102 our own code, as it was sent
 
 
 def install(texts: dict[str, str]) -> None:
-    """From now on these are modules."""
+    """Make these texts importable, by module name."""
     sys.meta_path.insert(0, Importer(texts))

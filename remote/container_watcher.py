@@ -1,4 +1,4 @@
-"""Watch a job in a container, with or without a client: wait for its end, stop it in time, sample its GPUs."""
+"""Watch a container job without a client: record its end, enforce its timeout, sample its GPUs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import home, processes, run_folder, states
+from gpuinfra.remote import background, home, run_folder, states
 from gpuinfra.remote.samples import Sampler
 from gpuinfra.remote.wire import Wire
 
 DOCKER = ("docker",)
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-# An engine that is gone for so long does not come again with the same containers.
+FIRST_PAUSE, MAX_PAUSE = 0.5, 10.0
+# After this long without an engine, the container is considered lost.
 GONE_SECONDS = 24 * 3600.0
 STOP_SECONDS = 60.0
-LONGEST_WAIT = 60.0
+MAX_WAIT = 60.0
 
 
 def watch(wire: Wire, request: dict[str, Any]) -> None:
-    """Start to watch a container, unless a watcher runs already."""
+    """Start a watcher for a container, unless one already runs."""
     run = request["run"]
     os.makedirs(home.run_folder(run), exist_ok=True)
     lock = states.take(run)
@@ -42,14 +42,14 @@ def watch(wire: Wire, request: dict[str, Any]) -> None:
         states.write(run, state)
         with contextlib.suppress(OSError):
             states.reserve(run)
-        report = processes.detach(ContainerWatcher(request, state).work, lock)
+        report = background.run(ContainerWatcher(request, state).work, lock)
     finally:
         os.close(lock)
     wire.send_json(report)
 
 
 class ContainerWatcher:
-    """One container, until it has ended."""
+    """Watches one container until it has ended."""
 
     def __init__(self, request: dict[str, Any], state: dict[str, Any]) -> None:
         self._run: str = request["run"]
@@ -58,7 +58,7 @@ class ContainerWatcher:
         self._docker: list[str] = state["docker"]
         self._timeout, self._grace = request.get("timeout"), request.get("grace", 10.0)
         self._state = state
-        # That its time was up is in the state: it stays known if this watcher is lost.
+        # A timeout is recorded in the state, so a later watcher of the same job knows about it.
         self._has_stopped = self._has_engine_failed = False
         self._waiter: Any = None
         self._pause, self._again_at, self._gone_since = FIRST_PAUSE, 0.0, 0.0
@@ -68,7 +68,7 @@ class ContainerWatcher:
             self._sampler = Sampler(words, states.path(self._run, run_folder.SAMPLES))
 
     def work(self, report: Callable[[dict[str, Any]], None]) -> None:
-        """All of it."""
+        """Watch until the container has ended, and record how it ended."""
         os.chdir(self._folder)
         report({"started": self._state["started"]})
         while "ended" not in self._state:
@@ -76,16 +76,16 @@ class ContainerWatcher:
         for child in (self._sampler, self._waiter):
             if child:
                 _stop(child)
-        # The run may have been removed meanwhile.
+        # The run may have been removed in the meantime.
         with contextlib.suppress(FileNotFoundError):
             states.write(self._run, self._state)
 
     def _serve(self) -> None:
         now = time.monotonic()
         if self._waiter is None and now >= self._again_at:
-            self._waiter = _waiter([*self._docker, "wait", self._container])
+            self._waiter = _start_waiter([*self._docker, "wait", self._container])
             if self._waiter is None:
-                self._look()
+                self._inspect()
         if self._sampler and self._sampler.due is not None and now >= self._sampler.due:
             self._sampler.start()
         poll = select.poll()
@@ -98,11 +98,11 @@ class ContainerWatcher:
             if number == sampling and self._sampler:
                 self._sampler.serve()
             elif not os.read(number, 1 << 10):
-                self._look()
-        self._stop_in_time()
+                self._inspect()
+        self._enforce_timeout()
 
     def _wait_milliseconds(self) -> float:
-        moments = [time.monotonic() + LONGEST_WAIT]
+        moments = [time.monotonic() + MAX_WAIT]
         if self._waiter is None:
             moments.append(self._again_at)
         if self._sampler and self._sampler.due is not None:
@@ -112,29 +112,29 @@ class ContainerWatcher:
             left = min(left, self._state["started"] + self._timeout - time.time())
         return 1000 * max(0.0, left) + 1
 
-    def _look(self) -> None:
-        """`docker wait` has ended: because the container has, or because the engine is gone."""
+    def _inspect(self) -> None:
+        """Ask the engine for the container's state, after `docker wait` has ended."""
         code = 1
         if self._waiter:
             code = _stop(self._waiter)
             self._waiter = None
         found = states.inspect(self._docker, self._container)
         if found is None:
-            self._state.update(_lost("the engine forgot it"))
+            self._state.update(_lost("the engine no longer knows the container"))
         elif found.get("Status") in {"exited", "dead"}:
             self._state.update(self._ended(found))
         else:
             self._has_engine_failed |= code != 0
-            self._try_again(is_there=bool(found))
+            self._schedule_retry(is_known=bool(found))
 
-    def _try_again(self, *, is_there: bool) -> None:
+    def _schedule_retry(self, *, is_known: bool) -> None:
         now = time.monotonic()
-        self._pause = FIRST_PAUSE if is_there else min(2 * self._pause, LONGEST_PAUSE)
+        self._pause = FIRST_PAUSE if is_known else min(2 * self._pause, MAX_PAUSE)
         self._again_at = now + self._pause
-        self._gone_since = 0.0 if is_there else self._gone_since or now
-        # A run that was removed as well does not come back.
-        patience = GONE_SECONDS if os.path.isdir(self._folder) else 0.0
-        if not is_there and now - self._gone_since >= patience:
+        self._gone_since = 0.0 if is_known else self._gone_since or now
+        # If the run's folder was removed too, do not wait for the engine.
+        limit = GONE_SECONDS if os.path.isdir(self._folder) else 0.0
+        if not is_known and now - self._gone_since >= limit:
             self._state.update(_lost("the engine does not answer"))
 
     def _ended(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -145,21 +145,21 @@ class ContainerWatcher:
         elif not how:
             is_killed = self._has_engine_failed and code in {137, 143}
             how = run_folder.ENGINE_STOPPED if is_killed else run_folder.EXITED
-        at = moment(found.get("FinishedAt")) or time.time()
+        at = parse_time(found.get("FinishedAt")) or time.time()
         ended: dict[str, Any] = {"ended": at, "exitCode": code, "how": how}
         if found.get("Error"):
             ended["detail"] = str(found["Error"])[:1000]
         if how in {run_folder.EXITED, run_folder.ENGINE_STOPPED}:
-            # Docker does not know why a container was stopped. If the machine stopped it, its agent wrote down why.
+            # Docker does not know why a container was stopped. If the guest agent did, it recorded the reason.
             ended.update(states.stop_reason_at(self._run, at))
         return ended
 
-    def _stop_in_time(self) -> None:
+    def _enforce_timeout(self) -> None:
         if not self._timeout or self._has_stopped or "ended" in self._state:
             return
         if time.time() < self._state["started"] + self._timeout:
             return
-        import subprocess  # it takes a while, and few calls need it
+        import subprocess  # slow to import, and few calls need it
 
         if "how" not in self._state:
             self._state["how"] = run_folder.TIMED_OUT
@@ -174,7 +174,7 @@ class ContainerWatcher:
             )
             self._has_stopped = done.returncode == 0
         except (OSError, subprocess.TimeoutExpired):
-            pass  # the engine is busy, or gone for the moment
+            pass  # the engine is busy or temporarily unavailable
         if not self._has_stopped:
             time.sleep(1)
 
@@ -183,9 +183,9 @@ def _lost(detail: str) -> dict[str, Any]:
     return {"ended": time.time(), "exitCode": None, "how": run_folder.LOST, "detail": detail}
 
 
-def _waiter(words: list[str]) -> Any:
-    """Its output comes to an end when the container's life has; None where it cannot even begin."""
-    import subprocess  # it takes a while, and few calls need it
+def _start_waiter(words: list[str]) -> Any:
+    """Start a program whose output ends when the container ends. Return None if it cannot start."""
+    import subprocess  # slow to import, and few calls need it
 
     null = subprocess.DEVNULL
     try:
@@ -197,7 +197,7 @@ def _waiter(words: list[str]) -> Any:
 
 
 def _stop(child: Any) -> int:
-    """The end of a child, now, and its exit code."""
+    """Stop a child process and return its exit code."""
     if isinstance(child, Sampler):
         child.stop()
         return 0
@@ -210,8 +210,8 @@ def _stop(child: Any) -> int:
     return child.returncode or 0
 
 
-def moment(text: Any) -> float | None:
-    """Seconds since 1970, of what the engine says: `2026-11-16T12:15:30.123456789Z`; None where it is none."""
+def parse_time(text: Any) -> float | None:
+    """Parse the engine's `2026-11-16T12:15:30.123456789Z` into seconds since 1970, or None if it is not a time."""
     import calendar
 
     found = re.match(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8})(\.[0-9]+)?Z$", str(text))
@@ -219,6 +219,3 @@ def moment(text: Any) -> float | None:
         return None
     seconds = calendar.timegm(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))
     return seconds + float(found[2] or 0)
-
-
-VERBS: dict[str, Callable[..., None]] = {"watch": watch}

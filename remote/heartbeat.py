@@ -1,7 +1,7 @@
-"""Heartbeats of clients: every few seconds a client says that it is there, and learns how the job is.
+"""Client heartbeats: every few seconds, a client reports that it is connected and receives the job's state.
 
-`attended.json` has what it says; the file's own time is when it last did. The guest agent reads both, and decides by
-them when a machine that was wanted for one run alone is wanted no more.
+`attended.json` holds the last heartbeat's content, and the file's modification time is when it arrived. The guest agent
+reads both to decide when the machine is no longer needed.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import home, run_folder, samples, states
+from gpuinfra.remote import files, home, run_folder, samples, states
 from gpuinfra.remote.wire import Wire
 
-PRESENT_SECONDS = 5.0
+TRANSFER_SECONDS = 5.0
 
 
-def attend(wire: Wire, request: dict[str, Any]) -> None:
-    """Record a heartbeat. Answer what is known of the job, and how long ago its GPU worked.
+def answer_heartbeat(wire: Wire, request: dict[str, Any]) -> None:
+    """Record a heartbeat. Send the job's state, and how long ago a GPU was last busy.
 
-    A run of which nothing is here stays so: its client comes late, and the run was forgotten meanwhile.
+    If the run's folder was removed, a late heartbeat does not create it again.
     """
     run = request["run"]
     if os.path.isdir(home.run_folder(run)):
-        note(run, request)
+        record(run, request)
     wire.send_json(
         {
             "now": time.time(),
@@ -37,21 +36,18 @@ def attend(wire: Wire, request: dict[str, Any]) -> None:
     )
 
 
-def note(run: str, said: dict[str, Any]) -> None:
-    """Record that a client is there, and so not detached. Without `afterRun`, the recorded one stays."""
+def record(run: str, request: dict[str, Any]) -> None:
+    """Record that a client is connected. Without `afterRun` in the request, the recorded value stays."""
     before = read(run)
-    found: dict[str, Any] = {"afterRun": said.get("afterRun", (before or {}).get("afterRun"))}
-    if said.get("detached"):
+    found: dict[str, Any] = {"afterRun": request.get("afterRun", (before or {}).get("afterRun"))}
+    if request.get("detached"):
         found["detached"] = True
-    # A full disk, or a run that is being removed, is not a failure: the next heartbeat follows soon.
+    # A full disk or a run that is being removed is not a failure: the next heartbeat follows soon.
     with contextlib.suppress(OSError):
         if found == before:
             os.utime(states.path(run, run_folder.HEARTBEAT))
             return
-        new = states.path(run, run_folder.HEARTBEAT + ".new")
-        with open(new, "w") as file:
-            file.write(json.dumps(found))
-        os.replace(new, states.path(run, run_folder.HEARTBEAT))
+        files.replace(states.path(run, run_folder.HEARTBEAT), json.dumps(found))
 
 
 def read(run: str) -> dict[str, Any] | None:
@@ -64,24 +60,21 @@ def read(run: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-class Presence:
-    """Counts a transfer as a heartbeat: on a slow line, heartbeats come too late."""
+class TransferHeartbeat:
+    """Counts a file transfer as a heartbeat, because on a slow connection the heartbeats are delayed."""
 
     def __init__(self, run: str) -> None:
         self._run, self._last = run, time.monotonic()
 
     def __call__(self) -> None:
-        """Report progress of the transfer. Cheap to call often."""
+        """Report progress of the transfer. It is cheap to call often."""
         now = time.monotonic()
-        if now - self._last > PRESENT_SECONDS:
+        if now - self._last > TRANSFER_SECONDS:
             self._last = now
-            with contextlib.suppress(OSError):  # there was no heartbeat yet
+            with contextlib.suppress(OSError):  # there was no heartbeat before
                 os.utime(states.path(self._run, run_folder.HEARTBEAT))
 
 
-def ends_the_machine(run: str) -> bool:
-    """Whether the machine is to end with the run."""
+def ends_machine(run: str) -> bool:
+    """Return whether the machine goes off after the run."""
     return (read(run) or {}).get("afterRun") in run_folder.ENDS
-
-
-VERBS: dict[str, Callable[..., None]] = {"run-attend": attend}

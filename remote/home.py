@@ -1,4 +1,4 @@
-"""Where everything is kept on this machine, and how it is removed."""
+"""The folder `~/.gpuinfra` on this machine: its paths, and removing trees in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import stat
-from collections.abc import Callable
 from typing import Any
 
 from gpuinfra.remote.run_folder import ROOT, RUNS
@@ -15,27 +14,27 @@ from gpuinfra.remote.wire import RefusedError, Wire
 
 
 def root() -> str:
-    """`~/.gpuinfra`, made where it is missing, for its owner alone."""
+    """Return the path of `~/.gpuinfra`. Create it if it is missing, accessible to its owner only."""
     folder = os.path.join(os.path.expanduser("~"), ROOT)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 
 
 def named(*parts: str) -> str:
-    """A path below the root. No part may lead elsewhere: they come from the client."""
+    """Return a path below the root. Parts come from the client; refuse one that leads elsewhere."""
     for part in parts:
         if not part or part in {".", ".."} or "/" in part or "\0" in part:
-            raise RefusedError("protocol", f"not a name: {part!r}")
+            raise RefusedError("protocol", f"invalid name: {part!r}")
     return os.path.join(root(), *parts)
 
 
 def run_folder(run: str) -> str:
-    """What is kept of one run: `outputs/`, and of a job without a container its log and state."""
+    """Return the path of a run's folder."""
     return named(RUNS, run)
 
 
 def hello(wire: Wire, request: dict[str, Any]) -> None:
-    """Who and what this machine is."""
+    """Send what the client needs to know about this machine and its user."""
     folder = root()
     wire.send_json(
         {
@@ -51,20 +50,16 @@ def hello(wire: Wire, request: dict[str, Any]) -> None:
 
 
 def folder(wire: Wire, request: dict[str, Any]) -> None:
-    """The folder that all jobs share, made where it is missing, by its path without links. With `below`, no link leads
-    out of that folder."""
+    """Create the folder that jobs share, and send its path without links. With `below`, it must be in that folder."""
     path = os.path.realpath(os.path.expanduser(request["path"]))
     if request.get("below"):
         base = os.path.realpath(os.path.expanduser(request["below"]))
         if os.path.commonpath([base, path]) != base:
-            raise RefusedError("leads-out", f"{request['path']} leads out of {base}")
+            raise RefusedError("leads-out", f"{request['path']} is outside {base}")
     os.makedirs(path, exist_ok=True)
-    if os.path.realpath(path) != path:  # a job that runs now can put a link there
-        raise RefusedError("leads-out", f"{path} leads out of its folder by a link that was made just now")
+    if os.path.realpath(path) != path:  # a running job can put a link there at any time
+        raise RefusedError("leads-out", f"a new link in {path} leads out of its folder")
     wire.send_json({"path": path})
-
-
-VERBS: dict[str, Callable[..., None]] = {"hello": hello, "folder": folder}
 
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,10 +67,9 @@ REMOVED = ".removed-"
 
 
 def remove_tree(top: str) -> None:
-    """Remove a folder and all that is in it; what this user may not remove stays. Absent is done.
+    """Remove a folder with its content, except what this user cannot remove. An absent folder is not an error.
 
-    Folders are moved up to the top one before they are emptied: so neither the length of a path nor the number of open
-    files limits the depth.
+    Inner folders are moved to the top before they are emptied, so neither path length nor open files limit the depth.
     """
     try:
         number = os.open(top, OPEN_FOLDER)
@@ -109,15 +103,15 @@ def _remove(top: int, name: str, count: int) -> int:
 
 
 def _empty(top: int, folder: int, count: int) -> int:
-    """Remove the files of a folder, and move its folders to the top one, under numbers from this one on."""
+    """Remove the files in a folder, move its folders to the top under numbered names, and return the last number."""
     with contextlib.suppress(OSError):
-        os.fchmod(folder, 0o700)  # a job may have closed it
+        os.fchmod(folder, 0o700)  # a job may have made it inaccessible
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):
             if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.unlink(name, dir_fd=folder)
                 continue
-            os.chmod(name, 0o700, dir_fd=folder)  # to enter it, and to move it
+            os.chmod(name, 0o700, dir_fd=folder)  # needed to enter and to move it
             if folder != top or not name.startswith(REMOVED):
                 count = _next_number(top, count)
                 os.rename(name, f"{REMOVED}{count}", src_dir_fd=folder, dst_dir_fd=top)
@@ -125,7 +119,7 @@ def _empty(top: int, folder: int, count: int) -> int:
 
 
 def _next_number(top: int, count: int) -> int:
-    """The next number whose name nothing has."""
+    """Return the next number whose name is unused."""
     while True:
         count += 1
         try:

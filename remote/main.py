@@ -1,4 +1,4 @@
-"""Calls: a verb and what it is about come in as one message; what the verb does with the wire then is its own."""
+"""Serve calls: each begins with a request that names a verb, and the verb's function then uses the wire."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from importlib import import_module
 
 from gpuinfra.remote.wire import END, MARK, GoneError, RefusedError, Wire
 
-MODULES = {
-    "hello": "gpuinfra.remote.home",
-    "folder": "gpuinfra.remote.home",
-    "tree-put": "gpuinfra.remote.trees",
-    "outputs": "gpuinfra.remote.outputs",
-    "watch": "gpuinfra.remote.container_watcher",
-    "usage": "gpuinfra.remote.samples",
-    "job-start": "gpuinfra.remote.jobs",
-    "job-frames": "gpuinfra.remote.jobs",
-    "job-state": "gpuinfra.remote.jobs",
-    "job-cancel": "gpuinfra.remote.jobs",
-    "job-forget": "gpuinfra.remote.jobs",
-    "run-forget": "gpuinfra.remote.jobs",
-    "run-keep": "gpuinfra.remote.jobs",
-    "run-attend": "gpuinfra.remote.heartbeat",
-    "runs": "gpuinfra.remote.jobs",
+VERBS = {
+    "hello": ("home", "hello"),
+    "folder": ("home", "folder"),
+    "tree-put": ("trees", "put"),
+    "outputs": ("outputs", "outputs"),
+    "watch": ("container_watcher", "watch"),
+    "usage": ("samples", "usage"),
+    "job-start": ("jobs", "start"),
+    "job-frames": ("jobs", "frames"),
+    "job-state": ("jobs", "state"),
+    "job-cancel": ("jobs", "cancel"),
+    "job-forget": ("jobs", "forget"),
+    "run-forget": ("jobs", "forget_run"),
+    "run-keep": ("jobs", "keep_run"),
+    "run-attend": ("heartbeat", "answer_heartbeat"),
+    "runs": ("jobs", "runs"),
 }
-"""Which module has a verb in its `VERBS`; it is imported by the first call. A verb is called with the wire and the
-request, a dictionary, and sends its answer itself."""
+"""The module and function of each verb. The first call imports the module. A function takes the wire and the request,
+and sends its own answer."""
 
 CODES = {
     errno.ENOSPC: "disk-full",
@@ -38,15 +38,15 @@ CODES = {
 
 
 def main() -> int:
-    """Answer calls on standard input and output, one after the other, until the client hangs up."""
+    """Serve calls on standard input and output, one after the other, until the client disconnects."""
     sys.stdout.buffer.write(MARK)
     sys.stdout.buffer.flush()
     wire = Wire(sys.stdin.buffer, sys.stdout.buffer)
     try:
         while True:
             request = wire.receive_json()
-            verb = request.pop("verb")
-            import_module(MODULES[verb]).VERBS[verb](wire, request)
+            module, function = VERBS[request.pop("verb")]
+            getattr(import_module(f"gpuinfra.remote.{module}"), function)(wire, request)
             wire.send(END, b"")
             wire.flush()
     except RefusedError as error:
@@ -55,12 +55,12 @@ def main() -> int:
         return 0
     except OSError as error:
         return _refuse(wire, CODES.get(error.errno or 0, "system"), str(error))
-    except Exception as error:  # whatever it is, the client has to know
+    except Exception as error:  # the client must receive every error
         return _refuse(wire, "internal", f"{type(error).__name__}: {error}")
 
 
 def _refuse(wire: Wire, code: str, message: str) -> int:
-    """Report why, and end this process: what the client still sends is not needed."""
+    """Report an error and return this process's exit code."""
     with contextlib.suppress(OSError):
         wire.send_error(code, message)
     return 1

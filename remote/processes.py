@@ -1,29 +1,25 @@
-"""Processes: those that a job without a container has started, and those that outlive the call that starts them."""
+"""Find and end the processes of a job that runs without a container."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-from gpuinfra.remote.wire import RefusedError
+from typing import NamedTuple
 
 MARKER = "GPUINFRA_RUN_ID"
 SET_CHILD_SUBREAPER = 36
 PAUSE_SECONDS = 0.01
-# A process that hangs in the kernel ends when the kernel lets it.
+# A process that hangs in the kernel may outlive this.
 END_SECONDS = 10.0
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant whose own parent ends; False where the system has no such thing."""
+    """Become the parent of descendants whose own parent ends. Return False if the system does not support it."""
     try:
-        import ctypes  # a Python without it is possible
+        import ctypes  # some builds of Python do not have it
 
         return bool(ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
@@ -31,7 +27,7 @@ def adopt_orphans() -> bool:
 
 
 def descendants(process: int, but: Sequence[int] = ()) -> list[int]:
-    """The children of a process that run, their children, and so on, but for those of these sessions."""
+    """Return the running descendants of a process, except those in these sessions."""
     known = {each.pid: each for each in _all() if not each.is_over}
     found: list[int] = []
     above = {process}
@@ -42,14 +38,14 @@ def descendants(process: int, but: Sequence[int] = ()) -> list[int]:
 
 
 def marked(run: str) -> list[int]:
-    """The processes of this user that run and have the run's id in their environment, except this one."""
+    """Return this user's running processes that have the run's ID in their environment, except this process."""
     mark = f"{MARKER}={run}".encode()
     others = (each.pid for each in _all() if not each.is_over and each.pid != os.getpid())
     return [pid for pid in others if mark in _environment(pid)]
 
 
 def reap(but: int) -> None:
-    """Bury the children of this process that have ended, but one."""
+    """Reap the children of this process that have ended, except one."""
     for each in _all():
         if each.parent == os.getpid() and each.is_over and each.pid != but:
             with contextlib.suppress(ChildProcessError):
@@ -57,7 +53,7 @@ def reap(but: int) -> None:
 
 
 def end(find: Callable[[], list[int]]) -> int:
-    """Kill the processes that are found until none is left; how many there were. Those of other users stay."""
+    """Kill processes until `find` returns none, except those of other users. Return how many were killed."""
     ended: set[int] = set()
     refused: set[int] = set()
     ends = time.monotonic() + END_SECONDS
@@ -82,7 +78,7 @@ class _Process(NamedTuple):
     parent: int
     session: int
     is_over: bool
-    """Whether it has ended, and only waits to be reaped."""
+    """Whether it has ended and waits to be reaped."""
 
 
 def _all() -> Iterator[_Process]:
@@ -97,71 +93,3 @@ def _environment(pid: int) -> list[bytes]:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return file.read().split(b"\0")
     return []
-
-
-REPORT_SECONDS = 60.0
-
-
-def detach(work: Callable[..., None], keep: int) -> dict[str, Any]:
-    """Do the work in a process of its own, in which only the file `keep` is open still; what it reports first.
-
-    It is called with a function that takes the report, once; one with a `code` is a refusal.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reading)
-            _become_own(work, keep, writing)
-        finally:
-            # Neither what is buffered nor who waits further up is this process's own.
-            os._exit(1)
-    os.close(writing)
-    try:
-        os.waitpid(child, 0)
-        return _first_report(reading)
-    finally:
-        os.close(reading)
-
-
-def _become_own(work: Callable[..., None], keep: int, writing: int) -> None:
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    _close_all_but(keep, writing)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        # Not ignored: programs that it starts would inherit that.
-        signal.signal(number, lambda *_: None)
-
-    def report(value: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the caller may be gone
-            os.write(writing, json.dumps(value).encode() + b"\n")
-        os.close(writing)
-
-    work(report)
-    os._exit(0)
-
-
-def _close_all_but(*kept: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in kept:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-
-
-def _first_report(reading: int) -> dict[str, Any]:
-    found, ends = b"", time.monotonic() + REPORT_SECONDS
-    while not found.endswith(b"\n"):
-        if not select.select([reading], [], [], max(0.0, ends - time.monotonic()))[0]:
-            raise RefusedError("system", f"a job did not begin within {REPORT_SECONDS:g} s")
-        data = os.read(reading, 1 << 16)
-        if not data:
-            raise RefusedError("internal", "the process that watches the job ended at once")
-        found += data
-    report: dict[str, Any] = json.loads(found)
-    if "code" in report:
-        raise RefusedError(report["code"], report["message"])
-    return report

@@ -1,4 +1,4 @@
-"""Samples of the GPUs while a job runs: one long-lived `nvidia-smi` says them, a line each goes to a file."""
+"""Sample the GPUs while a job runs: one long-lived `nvidia-smi` prints samples, which are written to a file."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpuinfra.remote import states
 from gpuinfra.remote.run_folder import SAMPLES
 from gpuinfra.remote.wire import Wire
 
-# What `nvidia-smi` prints for a value that a GPU does not tell.
+# `nvidia-smi` prints this for a value that a GPU does not report.
 _UNKNOWN = re.compile(rb"N/A|\[[^\]]*\]")
 QUERY = ("--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
 PERIOD_SECONDS = 2
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-# A machine, or an image, without `nvidia-smi` is not asked for ever.
-MOST_FAILURES = 8
-LONGEST_LINE = 1000
-# A GPU that does less is idle.
+FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
+# Give up after this many failures, for machines and images without `nvidia-smi`.
+MAX_FAILURES = 8
+MAX_LINE = 1000
+# A GPU with a lower utilization is idle.
 BUSY_PERCENT = 5
-# Half an hour of four GPUs; clients ask more often.
+# Holds half an hour of samples of four GPUs; clients ask more often.
 TAIL_SIZE = 1 << 16
 
 
 class Sampler:
-    """Samples for as long as it is served: whenever its file can be read, and whenever it is due."""
+    """Samples GPUs. Call `serve` when its file is readable, and `start` when it is due."""
 
     def __init__(self, words: Sequence[str], file: str) -> None:
         self._words, self._file = list(words), file
         self._child: Any = None
         self.sessions: list[int] = []
-        """The sessions of the last two programs that it has started."""
+        """The sessions of the last two programs that it started."""
         self._rest = b""
-        self._has_said, self._is_looping, self._failures = False, True, 0
+        self._has_samples, self._is_looping, self._failures = False, True, 0
         self.due: float | None = time.monotonic()
-        """When it wants to be started; None while it runs, or when it has given up."""
+        """When to call `start`, or None while the program runs or after too many failures."""
 
     @property
     def fileno(self) -> int | None:
-        """What to wait for; None while nothing runs."""
+        """Return the file to wait for, or None while no program runs."""
         return self._child.stdout.fileno() if self._child else None
 
     def start(self) -> None:
-        """Ask for samples, again and again where `nvidia-smi` knows how to."""
-        import subprocess  # it takes a while, and few calls need it
+        """Start `nvidia-smi`, in a loop if it supports that."""
+        import subprocess  # slow to import, and few calls need it
 
-        self.due, self._rest, self._has_said = None, b"", False
+        self.due, self._rest, self._has_samples = None, b"", False
         words = [*self._words, *QUERY, *(("-l", str(PERIOD_SECONDS)) if self._is_looping else ())]
         null = subprocess.DEVNULL
         try:
@@ -58,21 +58,21 @@ class Sampler:
             )
             self.sessions = [*self.sessions[-1:], self._child.pid]
         except OSError:
-            self._end()
+            self._schedule_start()
 
     def serve(self) -> None:
-        """Take what it says."""
+        """Read the available output, and store its samples."""
         data = os.read(self._child.stdout.fileno(), 1 << 16)
         if not data:
             self.stop()
-            self._end()
+            self._schedule_start()
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         del lines[:-1000]
-        self._rest = self._rest[-LONGEST_LINE:]
-        found = [sample for sample in map(_sample, lines) if sample]
+        self._rest = self._rest[-MAX_LINE:]
+        found = [sample for sample in map(_parse_output, lines) if sample]
         if found:
-            self._has_said, self._failures = True, 0
+            self._has_samples, self._failures = True, 0
             _append(self._file, found)
 
     def stop(self) -> None:
@@ -81,23 +81,23 @@ class Sampler:
             child, self._child = self._child, None
             child.kill()
             child.stdout.close()
-            with contextlib.suppress(Exception):  # one that hangs in the kernel is left there
+            with contextlib.suppress(Exception):  # it may hang in the kernel
                 child.wait(5)
 
-    def _end(self) -> None:
-        """It has ended by itself: decide when to try again, and how."""
-        if self._has_said:
+    def _schedule_start(self) -> None:
+        """Decide when and how to start the program again, after it has ended."""
+        if self._has_samples:
             pause = FIRST_PAUSE if self._is_looping else PERIOD_SECONDS
         else:
-            # It may be one that cannot loop.
+            # This version may not support the loop option.
             self._is_looping = not self._is_looping
             self._failures += 1
-            pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE) if self._failures > 1 else 0.0
-        self.due = None if self._failures > MOST_FAILURES else time.monotonic() + pause
+            pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), MAX_PAUSE) if self._failures > 1 else 0.0
+        self.due = None if self._failures > MAX_FAILURES else time.monotonic() + pause
 
 
-def _sample(line: bytes) -> bytes | None:
-    """Of `0, 35, 1234`, as it is kept; None where the GPU does not say how busy it is. Unknown memory is `-`."""
+def _parse_output(line: bytes) -> bytes | None:
+    """Return the stored form of a line like `0, 35, 1234`, or None if it has no utilization. Unknown memory is `-`."""
     try:
         index, used, memory = (part.strip() for part in line.split(b","))
         filled = b"-" if _UNKNOWN.fullmatch(memory) else b"%d" % int(memory)
@@ -106,14 +106,14 @@ def _sample(line: bytes) -> bytes | None:
         return None
 
 
-def _read(line: bytes) -> tuple[int, int, int | None]:
-    """When, how busy in percent, and how much memory; a line that is torn raises ValueError."""
+def _parse_sample(line: bytes) -> tuple[int, int, int | None]:
+    """Return the time, utilization and memory in a stored line. Raise ValueError if the line is incomplete."""
     moment, _index, used, filled = line.split()
     return int(moment), int(used), None if filled == b"-" else int(filled)
 
 
 def _append(file: str, lines: list[bytes]) -> None:
-    with contextlib.suppress(OSError):  # a full disk: the job is more than its samples
+    with contextlib.suppress(OSError):  # a full disk must not end the job
         number = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.write(number, b"".join(lines))
@@ -122,18 +122,18 @@ def _append(file: str, lines: list[bytes]) -> None:
 
 
 def usage(wire: Wire, request: dict[str, Any]) -> None:
-    """What the samples of a run come to."""
+    """Send a summary of a run's samples."""
     wire.send_json(summary(states.path(request["run"], SAMPLES)))
 
 
 def summary(file: str) -> dict[str, Any]:
-    """Of a file of samples. Lines that are torn count for nothing."""
+    """Return a summary of a file of samples. Incomplete lines are ignored."""
     count = total = peak = 0
     first = last = memory = None
     with contextlib.suppress(FileNotFoundError), open(file, "rb") as lines:
         for line in lines:
             try:
-                moment, used, filled = _read(line)
+                moment, used, filled = _parse_sample(line)
             except ValueError:
                 continue
             if not line.endswith(b"\n") or not 0 <= used <= 100:
@@ -151,19 +151,16 @@ def summary(file: str) -> dict[str, Any]:
 
 
 def busy_ago(file: str) -> float | None:
-    """How many seconds ago a GPU was last seen at work; None where none was, lately."""
+    """Return how many seconds ago a GPU was last seen busy, or None if the last samples show none."""
     with contextlib.suppress(OSError), open(file, "rb") as lines:
         start = max(0, os.fstat(lines.fileno()).st_size - TAIL_SIZE)
         lines.seek(start)
-        # What begins in the middle of the file begins with a line that is torn.
+        # When the read starts in the middle of the file, the first line is incomplete.
         for line in reversed(lines.read().splitlines()[1 if start else 0 :]):
             try:
-                moment, used, _ = _read(line)
+                moment, used, _ = _parse_sample(line)
             except ValueError:
                 continue
             if BUSY_PERCENT <= used <= 100:
                 return max(0.0, time.time() - moment)
     return None
-
-
-VERBS: dict[str, Callable[..., None]] = {"usage": usage}

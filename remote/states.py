@@ -1,10 +1,9 @@
-"""What this machine knows about a run: its state, whether something watches it, why the machine stops it."""
+"""The recorded state of a run: how its job is, whether a process watches it, why the machine stops it."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -12,42 +11,42 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpuinfra.remote import home, processes
+from gpuinfra.remote import files, home, processes
 from gpuinfra.remote.run_folder import ALIVE, BY_MACHINE, LOST, SPARE, STATE, STOP_REASON, container_name
 from gpuinfra.remote.wire import RefusedError
 
-# Of a run that has no state yet: its project is being sent, or its client has given up.
-GIVEN_UP_SECONDS = 15 * 60
+# A run without a state after this long has no client: it prepares a job for at most this long without a renewal.
+ABANDONED_SECONDS = 15 * 60
 DOCKER_SECONDS = 30.0
-# A state is written into space that was taken before: a full disk must not hide how a job ended.
+# A state is written into reserved space, so that a full disk does not hide how a job ended.
 SPARE_SIZE = 4096
 
 
 def path(run: str, name: str) -> str:
-    """A file of the run's own."""
+    """Return the path of a file in the run's folder."""
     return os.path.join(home.run_folder(run), name)
 
 
 def read(run: str) -> dict[str, Any] | None:
-    """Its state; None where it has none."""
+    """Return the state of a run, or None if it has none."""
     try:
         with open(path(run, STATE), "rb") as file:
             found: dict[str, Any] = json.loads(file.read())
-    except (FileNotFoundError, ValueError):  # the latter is what is left of it after a power cut
+    except (FileNotFoundError, ValueError):  # a power cut can leave an incomplete file
         return None
     return found
 
 
 def must_read(run: str) -> dict[str, Any]:
-    """Its state; refuses where it has none."""
+    """Return the state of a run. Raise RefusedError if it has none."""
     state = read(run)
     if state is None:
-        raise RefusedError("no-such-run", f"there is no job of run {run} on this machine")
+        raise RefusedError("no-such-run", f"run {run} has no job on this machine")
     return state
 
 
 def write(run: str, state: dict[str, Any]) -> None:
-    """Its state, all of it or nothing."""
+    """Write the state of a run atomically, into the reserved space."""
     spare = path(run, SPARE)
     file = os.open(spare, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -64,7 +63,7 @@ def write(run: str, state: dict[str, Any]) -> None:
 
 
 def reserve(run: str) -> None:
-    """Take the space for one more state."""
+    """Reserve disk space for the next state."""
     file = os.open(path(run, SPARE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.write(file, b" " * SPARE_SIZE)
@@ -73,67 +72,62 @@ def reserve(run: str) -> None:
 
 
 def take(run: str) -> int | None:
-    """Take the lock that a job's watcher holds, as a file; None if another process has it."""
+    """Take the lock of a job's watcher. Return the open file that keeps it, or None if another process has it."""
     file = os.open(path(run, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        return None
-    return file
+    if files.try_lock(file):
+        return file
+    os.close(file)
+    return None
 
 
 def is_alive(run: str) -> bool:
-    """Whether the job has a watcher."""
+    """Return whether a process watches the job."""
     try:
         file = os.open(path(run, ALIVE), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not files.try_lock(file, shared=True)
     finally:
         os.close(file)
-    return False
 
 
-def looked_at(run: str) -> dict[str, Any]:
-    """Return its state, and whether it is watched; a process whose supervisor is gone is lost from now on."""
+def check(run: str) -> dict[str, Any]:
+    """Return the state of a run and whether it is watched. Record a process job as lost if its supervisor has ended."""
     state = must_read(run)
     if "ended" in state:
         return dict(state, alive=False)
     if is_alive(run):
         return dict(state, alive=True)
-    # The watcher records the end before it releases the lock.
+    # The watcher releases the lock after it has recorded the end.
     state = must_read(run)
     if "ended" not in state and state["kind"] == "process":
         lock = take(run)
-        if lock is None:  # another process is about to record it
+        if lock is None:  # another process is recording it
             return dict(state, alive=True)
         try:
-            state = _lost(run, state)
+            state = _record_loss(run, state)
         finally:
             os.close(lock)
     return dict(state, alive=False)
 
 
-def _lost(run: str, state: dict[str, Any]) -> dict[str, Any]:
-    """Record that its end is unknown, and stop what is left of it: others use its folder now."""
+def _record_loss(run: str, state: dict[str, Any]) -> dict[str, Any]:
+    """Kill the processes that are left of a job, because other runs may use its folder, and record that it is lost."""
     pid = state.get("pid")
     if pid and state.get("ticks") and ticks(pid) == state["ticks"]:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     processes.end(lambda: processes.marked(run))
-    lost = {"how": LOST, "detail": "the process that watched it is gone"}
-    # The machine may have gone off before more was recorded than that it would.
+    lost = {"how": LOST, "detail": "its supervisor ended before the job"}
+    # The machine may have been deallocated after it recorded the reason and before it recorded the end.
     state = dict(state, ended=time.time(), exitCode=None, **(read_stop_reason(run) or lost))
     write(run, state)
     return state
 
 
 def ticks(pid: int) -> int | None:
-    """Return when a process started, in the kernel's ticks: a later process with the same number has others."""
+    """Return when a process started, in clock ticks since boot, to recognize a reused process ID."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -142,16 +136,16 @@ def ticks(pid: int) -> int | None:
 
 
 def is_over(run: str) -> bool:
-    """Whether nothing of the run is active here, so that others may use its folder."""
+    """Return whether nothing of the run is active on this machine."""
     state = read(run)
     if state is None:
         try:
             began = os.stat(home.run_folder(run)).st_mtime
         except FileNotFoundError:
             return True
-        # A container without a watcher still counts.
-        return time.time() - began > GIVEN_UP_SECONDS and not _runs_unwatched(run)
-    state = looked_at(run)
+        # Its container may run without a watcher.
+        return time.time() - began > ABANDONED_SECONDS and not _runs_unwatched(run)
+    state = check(run)
     if "ended" in state:
         return True
     return state["kind"] == "container" and not state["alive"] and _is_container_over(run, state)
@@ -167,13 +161,13 @@ def _is_container_over(run: str, state: dict[str, Any]) -> bool:
     if found is None:
         return True
     if found.get("Status") == "created":
-        return time.time() - os.stat(home.run_folder(run)).st_mtime > GIVEN_UP_SECONDS
+        return time.time() - os.stat(home.run_folder(run)).st_mtime > ABANDONED_SECONDS
     return found.get("Status") in {"exited", "dead"}
 
 
 def inspect(docker: Sequence[str], container: str) -> dict[str, Any] | None:
-    """The engine's word on a container's state: None where it knows none, nothing in it where it does not answer."""
-    import subprocess  # it takes a while, and few calls need it
+    """Return the engine's state of a container: None if it does not exist, empty if the engine does not answer."""
+    import subprocess  # slow to import, and few calls need it
 
     words = [*docker, "inspect", "--type", "container", "--format", "{{json .State}}", container]
     try:
@@ -191,11 +185,11 @@ def inspect(docker: Sequence[str], container: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-LONGEST_DETAIL = 1000
+MAX_DETAIL = 1000
 
 
 def read_stop_reason(run: str) -> dict[str, str] | None:
-    """Return how and why the machine stops the job; None if it does not, or if the file is invalid."""
+    """Return how and why the machine stops the job, or None if it does not or the file is invalid."""
     try:
         with open(_stop_reason_path(run), "rb") as file:
             found = json.loads(file.read())
@@ -203,14 +197,14 @@ def read_stop_reason(run: str) -> dict[str, str] | None:
         return None
     if not isinstance(found, dict) or found.get("how") not in BY_MACHINE:
         return None
-    return {"how": str(found["how"]), "detail": str(found.get("detail") or "")[:LONGEST_DETAIL]}
+    return {"how": str(found["how"]), "detail": str(found.get("detail") or "")[:MAX_DETAIL]}
 
 
 def stop_reason_at(run: str, ended: float) -> dict[str, str]:
-    """Return why the machine stopped a job that ended at this time; nothing if the job had ended before."""
+    """Return why the machine stopped a job that ended at this time, or nothing if the job had already ended."""
     found = read_stop_reason(run)
     try:
-        # By the second: some file systems keep no more of a file's time.
+        # Some file systems store times in whole seconds.
         is_before = os.stat(_stop_reason_path(run)).st_mtime - 1.0 > ended
     except OSError:
         return {}

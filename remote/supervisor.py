@@ -1,4 +1,4 @@
-"""The supervisor of a job without a container: it writes the log, stops the job in time, and records how it ended."""
+"""The supervisor of a job without a container: it writes the log, enforces the timeout, and records how it ended."""
 
 from __future__ import annotations
 
@@ -7,84 +7,32 @@ import errno
 import os
 import select
 import signal
-import struct
 import time
 from collections.abc import Callable
 from typing import Any
 
 from gpuinfra.remote import home, processes, run_folder, states
+from gpuinfra.remote.job_log import STDERR, STDOUT, JobLog
 from gpuinfra.remote.run_folder import CONTROL, LOG, OUTPUTS, SAMPLES
 from gpuinfra.remote.samples import Sampler
 
-FRAME_HEADER = struct.Struct("!BQI")
-STDOUT, STDERR = 1, 2
-LOG_GAP = b"\n[gpuinfra: %d bytes of the job's output are missing here: they could not be written]\n"
-
-
-class JobLog:
-    """The file of frames. What cannot be written is counted, and said as soon as it can be."""
-
-    def __init__(self, file: str) -> None:
-        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._rest = b""
-        self._last = 0
-        self._gap = 0
-        self.missing = 0
-        """Bytes of output that are not in it."""
-
-    def add(self, stream: int, data: bytes) -> None:
-        """Some output, as a frame."""
-        if self._is_whole() and (not self._gap or self._write(STDERR, LOG_GAP % self._gap)):
-            self._gap = 0
-            if self._write(stream, data):
-                return
-        self._gap += len(data)
-        self.missing += len(data)
-
-    def end(self) -> None:
-        """The last chance to say what is missing."""
-        if self._is_whole() and self._gap:
-            self._write(STDERR, LOG_GAP % self._gap)
-        if not self._is_whole():
-            self.missing += len(self._rest)
-
-    def _is_whole(self) -> bool:
-        """Whether a frame may begin: others read already, so what has begun is gone on with and never taken back."""
-        while self._rest:
-            try:
-                self._rest = self._rest[os.write(self._file, self._rest) :]
-            except OSError:
-                return False
-        return True
-
-    def _write(self, stream: int, data: bytes) -> bool:
-        self._last = max(self._last, time.time_ns())
-        frame = FRAME_HEADER.pack(stream, self._last, len(data)) + data
-        try:
-            self._rest = frame[os.write(self._file, frame) :]
-        except OSError:
-            return False
-        self._is_whole()
-        return True
-
-
-# On the user's own computer: the PATH for jobs. That of this process leads to no program of a project.
+# On the user's own computer, this variable has the PATH for jobs: this process's own PATH excludes the project.
 JOB_PATH = "GPUINFRA_JOB_PATH"
 CHUNK = 1 << 16
-# How long the rest of its output is waited for, where children of the job's own keep the streams open.
-REST_SECONDS = 2.0
+# How long to wait for more output after the job has ended, if its child processes keep the streams open.
+DRAIN_SECONDS = 2.0
 STATE_SECONDS, STATE_PAUSE = 60.0, 1.0
 REAP_SECONDS = 1.0
-FINDINGS = {
+PROGRAM_ERRORS = {
     errno.ENOENT: "is not found",
-    errno.EACCES: "may not be run",
+    errno.EACCES: "is not executable",
     errno.ENOEXEC: "is not a program",
     errno.ENOTDIR: "is not found",
 }
 
 
 class Supervisor:
-    """One job, from its start to its end."""
+    """Supervises one job from its start to its end."""
 
     def __init__(self, order: dict[str, Any], secrets: dict[str, str]) -> None:
         self.run: str = order["run"]
@@ -95,24 +43,24 @@ class Supervisor:
         self._child: Any = None
         self._streams: dict[int, int] = {}
         self._sampler: Sampler | None = None
-        # Why it is being ended, and when it is made to.
+        # Why the job is being stopped, when it will be killed, and when it exited.
         self._ending, self._kill_at, self._exited_at = "", 0.0, 0.0
         self._was_killed = False
-        # Whether a child may have ended that the job left to us, and when to look for such next.
+        # Whether an adopted process may have ended, and when to reap next.
         self._has_orphans, self._reap_at = False, 0.0
         self._detail = ""
 
     def work(self, report: Callable[[dict[str, Any]], None]) -> None:
-        """All of it. The report says whether the job has begun."""
+        """Start the job, report whether it started, and supervise it until it has ended."""
         os.chdir(home.run_folder(self.run))
         self._adopts = processes.adopt_orphans()
-        self._out_of_memory = _kills_for_memory()
+        self._oom_kills = _count_oom_kills()
         try:
-            self._begin()
+            self._start()
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError):
                 os.unlink(states.path(self.run, run_folder.STATE))
-            report(_refusal(error, self._order))
+            report(_start_error(error, self._order))
             return
         report({"started": self._state["started"], "pid": self._child.pid})
         self._log = JobLog(states.path(self.run, LOG))
@@ -122,16 +70,16 @@ class Supervisor:
             self._serve()
         self._end()
 
-    def _begin(self) -> None:
-        import subprocess  # it takes a while, and few calls need it
+    def _start(self) -> None:
+        import subprocess  # slow to import, and few calls need it
 
         control = states.path(self.run, CONTROL)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(control, 0o600)
-        # For writing as well: so it never comes to its end.
+        # Also open it for writing, so that it never reports an end of file.
         self._control = os.open(control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._awaken()
-        # Before it starts: a state without a supervisor means that the job may have run.
+        self._handle_signals()
+        # Write it before the start: a state without a supervisor means that the job may have run.
         self._state = {"kind": "process", "started": time.time()}
         states.write(self.run, self._state)
         self._child = subprocess.Popen(  # noqa: S603 the user's own job
@@ -148,20 +96,20 @@ class Supervisor:
         self._began = time.monotonic()
         self._streams = {self._child.stdout.fileno(): STDOUT, self._child.stderr.fileno(): STDERR}
         self._state.update(pid=self._child.pid, ticks=states.ticks(self._child.pid), supervisor=os.getpid())
-        with contextlib.suppress(OSError):  # it runs, and a full disk must not end it
+        with contextlib.suppress(OSError):  # a full disk must not end the job
             states.write(self.run, self._state)
         if self._order.get("gpus") is not None:
-            self._sampler = Sampler(["nvidia-smi", *_chosen(self._order["gpus"])], states.path(self.run, SAMPLES))
+            self._sampler = Sampler(["nvidia-smi", *_gpu_option(self._order["gpus"])], states.path(self.run, SAMPLES))
 
-    def _awaken(self) -> None:
-        """Signals end the wait."""
+    def _handle_signals(self) -> None:
+        """Let signals end the wait for events."""
         self._signals, writing = os.pipe()
         for number in (self._signals, writing):
             os.set_blocking(number, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # No client sends this signal: the system is shutting down.
-        signal.signal(signal.SIGTERM, lambda *_: self._ask_to_end(run_folder.LOST, 10.0, "the machine was shut down"))
+        # Clients do not send this signal, so the system is shutting down.
+        signal.signal(signal.SIGTERM, lambda *_: self._stop(run_folder.LOST, 10.0, "the machine was shut down"))
 
     def _serve(self) -> None:
         """Wait for the next event, and handle it."""
@@ -174,13 +122,13 @@ class Supervisor:
             if number in self._streams:
                 self._read(number)
             elif number == self._control:
-                self._hear()
+                self._read_request()
             elif number == self._signals:
                 os.read(number, 1 << 10)
                 self._has_orphans = True
             elif self._sampler:
                 self._sampler.serve()
-        self._look_at_the_time()
+        self._handle_deadlines()
 
     def _read(self, number: int) -> None:
         data = os.read(number, CHUNK)
@@ -189,36 +137,36 @@ class Supervisor:
         else:
             del self._streams[number]
 
-    def _hear(self) -> None:
-        """Read a request to stop: the grace period in seconds, on a line."""
+    def _read_request(self) -> None:
+        """Read a request to stop: a line with the grace period in seconds."""
         with contextlib.suppress(OSError, ValueError):
-            self._ask_to_end(run_folder.CANCELLED, float(os.read(self._control, 1 << 10).split()[-1]), "")
+            self._stop(run_folder.CANCELLED, float(os.read(self._control, 1 << 10).split()[-1]), "")
 
     def _wait_milliseconds(self) -> float:
         moments = []
         if self._ending and not self._was_killed:
             moments.append(self._kill_at)
         elif self._exited_at:
-            moments.append(self._exited_at + REST_SECONDS)
+            moments.append(self._exited_at + DRAIN_SECONDS)
         elif self._order.get("timeout") and not self._ending:
             moments.append(self._began + self._order["timeout"])
         if self._sampler and self._sampler.due is not None:
             moments.append(self._sampler.due)
         if self._has_orphans:
             moments.append(self._reap_at)
-        # The longest wait is for what sends no signal, such as a stopped child that continues.
+        # Wait for a limited time, because some changes send no signal, such as a stopped child that continues.
         return 1000 * max(0.0, min([moment - time.monotonic() for moment in moments] + [10.0])) + 1
 
-    def _look_at_the_time(self) -> None:
+    def _handle_deadlines(self) -> None:
         now = time.monotonic()
         if not self._exited_at:
             options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            # It stays a zombie, so that its number is not reused while it is needed.
+            # Do not reap it yet, so that its process ID is not reused.
             if os.waitid(os.P_PID, self._child.pid, options):
                 self._exited_at = now
         timeout = self._order.get("timeout")
         if timeout and not self._ending and not self._exited_at and now >= self._began + timeout:
-            self._ask_to_end(run_folder.TIMED_OUT, self._order.get("grace", 10.0), f"after {timeout:g} s")
+            self._stop(run_folder.TIMED_OUT, self._order.get("grace", 10.0), f"after {timeout:g} s")
         if self._ending and not self._was_killed and (now >= self._kill_at or (self._exited_at and not self._streams)):
             self._was_killed = True
             self._signal(signal.SIGKILL)
@@ -228,9 +176,10 @@ class Supervisor:
         if self._sampler and self._sampler.due is not None and now >= self._sampler.due:
             self._sampler.start()
 
-    def _ask_to_end(self, how: str, grace: float, detail: str) -> None:
+    def _stop(self, how: str, grace: float, detail: str) -> None:
+        """Ask the job to end, and kill it after the grace period."""
         kill_at = time.monotonic() + grace
-        if self._ending:  # who asks again may only shorten it
+        if self._ending:  # a second request can only shorten the grace period
             self._kill_at = min(self._kill_at, kill_at)
         elif self._child and not self._exited_at:
             self._ending, self._kill_at, self._detail = how, kill_at, detail
@@ -239,13 +188,13 @@ class Supervisor:
     def _signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, number)
-        for pid in self._left():
+        for pid in self._remaining():
             with contextlib.suppress(OSError):
                 if os.getpgid(pid) != self._child.pid:
                     os.kill(pid, number)
 
-    def _left(self) -> list[int]:
-        """The processes of the job that run, detached from it or not."""
+    def _remaining(self) -> list[int]:
+        """Return the running processes of the job, including detached ones."""
         if not self._adopts:
             return processes.marked(self.run)
         return processes.descendants(os.getpid(), but=self._sampler.sessions if self._sampler else ())
@@ -255,31 +204,31 @@ class Supervisor:
             return False
         if self._ending and not self._was_killed:
             return False
-        return not self._streams or time.monotonic() >= self._exited_at + REST_SECONDS
+        return not self._streams or time.monotonic() >= self._exited_at + DRAIN_SECONDS
 
     def _end(self) -> None:
         if self._sampler:
             self._sampler.stop()
-        left = processes.end(self._left)
+        left = processes.end(self._remaining)
         self._log.end()
         code = self._child.wait()
         how = self._ending or run_folder.EXITED
-        if code == -signal.SIGKILL and not self._was_killed and _kills_for_memory() > self._out_of_memory:
+        if code == -signal.SIGKILL and not self._was_killed and _count_oom_kills() > self._oom_kills:
             how = run_folder.OUT_OF_MEMORY
         self._state.update(ended=time.time(), exitCode=code if code >= 0 else 128 - code, how=how)
         if self._detail:
             self._state["detail"] = self._detail
         if how in (run_folder.CANCELLED, run_folder.LOST):
-            # It may be the machine itself that wants it to end.
+            # The guest agent may have requested the stop.
             self._state.update(states.stop_reason_at(self.run, self._state["ended"]))
         if left and not self._ending:
             self._state["leftProcesses"] = left
         if self._log.missing:
             self._state["logGap"] = self._log.missing
         _save_outputs(self._order["folder"], states.path(self.run, OUTPUTS))
-        self._write_down()
+        self._write_state()
 
-    def _write_down(self) -> None:
+    def _write_state(self) -> None:
         ends = time.monotonic() + STATE_SECONDS
         while True:
             try:
@@ -291,7 +240,7 @@ class Supervisor:
 
 
 def environment(order: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
-    """Return the job's environment: that of this session, the requested variables, and the GPUs that it may see."""
+    """Return the job's environment: this session's, the requested variables, and the GPUs that the job can see."""
     found = dict(os.environ)
     if JOB_PATH in found:
         found["PATH"] = found.pop(JOB_PATH)
@@ -306,16 +255,16 @@ def environment(order: dict[str, Any], secrets: dict[str, str]) -> dict[str, str
     return found
 
 
-def _chosen(gpus: dict[str, Any]) -> list[str]:
-    """For `nvidia-smi`: the same GPUs."""
-    chosen = gpus.get("ids") or [str(index) for index in range(gpus.get("count") or 0)]
-    return ["-i", ",".join(chosen)] if chosen else []
+def _gpu_option(gpus: dict[str, Any]) -> list[str]:
+    """Return the option that limits `nvidia-smi` to the job's GPUs."""
+    selected = gpus.get("ids") or [str(index) for index in range(gpus.get("count") or 0)]
+    return ["-i", ",".join(selected)] if selected else []
 
 
 def _program(name: str, environment: dict[str, str]) -> str | None:
-    """The program of this name in the PATH, or None to let the system look for it.
+    """Return the program of this name in the PATH, or None to let the system search for it.
 
-    The system tries every folder of the PATH, and reports one that may not be read instead of the program's own error.
+    The system would report an unreadable folder of the PATH instead of the program's own error.
     """
     if os.sep in name:
         return None
@@ -326,36 +275,36 @@ def _program(name: str, environment: dict[str, str]) -> str | None:
     return None
 
 
-def _refusal(error: Exception, order: dict[str, Any]) -> dict[str, str]:
-    """Why it did not begin."""
+def _start_error(error: Exception, order: dict[str, Any]) -> dict[str, str]:
+    """Return the code and message for a job that could not start."""
     number = getattr(error, "errno", None)
     if number == errno.E2BIG:
         return {"code": "environment-too-large", "message": "the environment and the arguments are too large"}
     if isinstance(error, ValueError):
-        return {"code": "no-program", "message": f"the job cannot be begun: {error}"}
+        return {"code": "no-program", "message": f"the job cannot start: {error}"}
     if getattr(error, "filename", None) == order["folder"]:
-        return {"code": "no-folder", "message": f"the folder `{order['folder']}` cannot be entered: {error}"}
+        return {"code": "no-folder", "message": f"cannot enter the folder `{order['folder']}`: {error}"}
     name = order["command"][0]
-    if number in FINDINGS and str(getattr(error, "filename", None)).endswith(name):
-        return {"code": "no-program", "message": f"`{name}` {FINDINGS[number]}"}
+    if number in PROGRAM_ERRORS and str(getattr(error, "filename", None)).endswith(name):
+        return {"code": "no-program", "message": f"`{name}` {PROGRAM_ERRORS[number]}"}
     code = "disk-full" if number in {errno.ENOSPC, errno.EDQUOT} else "system"
     return {"code": code, "message": str(error)}
 
 
 def _save_outputs(folder: str, outputs: str) -> None:
-    """Move outputs to their folder if the job replaced the link that leads there."""
-    made = os.path.join(folder, "outputs")
-    if os.path.islink(made) or not os.path.isdir(made) or not made.startswith(home.root() + os.sep):
+    """Move outputs to the run's folder if the job replaced the link to it by a folder of its own."""
+    own = os.path.join(folder, "outputs")
+    if os.path.islink(own) or not os.path.isdir(own) or not own.startswith(home.root() + os.sep):
         return
     with contextlib.suppress(OSError):
         os.makedirs(outputs, exist_ok=True)
-        for name in os.listdir(made):
+        for name in os.listdir(own):
             with contextlib.suppress(OSError):
-                os.rename(os.path.join(made, name), _free(os.path.join(outputs, name)))
+                os.rename(os.path.join(own, name), _unused(os.path.join(outputs, name)))
 
 
-def _free(path: str) -> str:
-    """This path, or another where there is something already: neither is lost."""
+def _unused(path: str) -> str:
+    """Return this path, or a numbered one if it exists."""
     number, found = 0, path
     while os.path.lexists(found):
         number += 1
@@ -363,7 +312,7 @@ def _free(path: str) -> str:
     return found
 
 
-def _kills_for_memory() -> int:
+def _count_oom_kills() -> int:
     """Return how many processes this machine has killed because memory ran out."""
     with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", "rb") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""A project comes in: the digest of all of it first, then every entry, then one stream of what is missing here."""
+"""Receive a project: its digest, then its entries, then one stream of the content that this machine lacks."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuinfra.remote import heartbeat, slots, states
-from gpuinfra.remote.slots import BLOCK, StagingArea, digest_of
+from gpuinfra.remote.staging import BLOCK, StagingArea, digest_of
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
 from gpuinfra.remote.work_tree import WorkTree
 
 PULSE_SECONDS = 5.0
-# The first byte of a part says how the rest is encoded.
+# The first byte of a part: the rest is compressed.
 COMPRESSED = 1
 
 
 class Pulse:
-    """Tells the client and other uploads that work continues."""
+    """Reports to the client and to other uploads that work continues."""
 
     def __init__(self, wire: Wire, slot: slots.Slot) -> None:
         self._wire, self._slot, self._last = wire, slot, time.monotonic()
 
     def __call__(self) -> None:
-        """Report it from time to time. Cheap to call often."""
+        """Report it every few seconds. It is cheap to call often."""
         now = time.monotonic()
         if now - self._last > PULSE_SECONDS:
             self._last = now
-            self._slot.touch()
+            self._slot.renew()
             self._wire.send_json({"busy": True})
 
 
 class Source:
-    """The content of one file after the other, out of messages that know nothing of files."""
+    """Reads the content of one file after the other from a stream of messages."""
 
-    def __init__(self, wire: Wire, present: Callable[[], None]) -> None:
-        self._wire, self._present, self._held = wire, present, memoryview(b"")
+    def __init__(self, wire: Wire, heartbeat: Callable[[], None]) -> None:
+        self._wire, self._heartbeat, self._buffer = wire, heartbeat, memoryview(b"")
 
     def take(self, count: int) -> bytes | memoryview:
-        """Return this many bytes at once."""
-        if count > len(self._held):
+        """Return this many bytes."""
+        if count > len(self._buffer):
             return b"".join(self.parts(count))
-        found, self._held = self._held[:count], self._held[count:]
+        found, self._buffer = self._buffer[:count], self._buffer[count:]
         return found
 
     def parts(self, count: int) -> Iterator[memoryview]:
         """Yield this many bytes as they arrive."""
         while count:
-            if not self._held:
-                self._held = self._next()
-            part = self._held[:count]
-            self._held = self._held[len(part) :]
+            if not self._buffer:
+                self._buffer = self._next()
+            part = self._buffer[:count]
+            self._buffer = self._buffer[len(part) :]
             count -= len(part)
             yield part
 
     def end(self) -> None:
-        """All has come."""
+        """Read the end of the stream."""
         self._wire.receive_json()
 
     def _next(self) -> memoryview:
         kind, payload = self._wire.receive()
-        self._present()
+        self._heartbeat()
         if kind != DATA or len(payload) < 2:
-            raise RefusedError("protocol", "content was expected, and something else came")
+            raise RefusedError("protocol", "expected the content of a file")
         body = memoryview(payload)[1:]
         return memoryview(zlib.decompress(body)) if payload[0] == COMPRESSED else body
 
@@ -75,52 +75,52 @@ class Source:
 def put(wire: Wire, request: dict[str, Any]) -> None:
     """Make a slot's tree equal to a project."""
     began = time.monotonic()
-    # There are no circles to be found, and a hundred thousand things to look for them in.
+    # An upload creates no reference cycles, but a hundred thousand objects that the collector would visit.
     gc.disable()
     abandoned = [run for run in request.get("abandoned", ()) if states.read(run) is None]
     slot = slots.take(request["project"], request["run"], abandoned)
     try:
-        _forget(abandoned)
+        _remove_runs(abandoned)
         tree = WorkTree(slot, Pulse(wire, slot))
         with tree.permitted():
             is_already = tree.is_already(request["digest"])
             outputs = tree.give_outputs(request["run"], request["outputs"])
         if "attended" in request:
-            heartbeat.note(request["run"], request["attended"])
+            heartbeat.record(request["run"], request["attended"])
         answer = {"slot": slot.name, "tree": slot.tree, "outputs": outputs, "same": is_already}
         wire.send_json({**answer, "seconds": time.monotonic() - began})
         if not is_already:
-            _bring(wire, tree, request["digest"], heartbeat.Presence(request["run"]))
-        slot.touch()
-        with contextlib.suppress(OSError, RefusedError):  # the next start tries again
+            _update(wire, tree, request["digest"], heartbeat.TransferHeartbeat(request["run"]))
+        slot.renew()
+        with contextlib.suppress(OSError, RefusedError):  # the next upload tries again
             slots.remove_unused(request["project"])
     finally:
         slot.close()
         gc.enable()
 
 
-def _forget(runs: list[str]) -> None:
-    """Remove what is kept of runs that never began."""
+def _remove_runs(runs: list[str]) -> None:
     for run in runs:
-        from gpuinfra.remote import jobs  # most starts need none of it
+        from gpuinfra.remote import jobs  # most uploads do not need it
 
         jobs.remove(run)
 
 
-def _bring(wire: Wire, tree: WorkTree, digest: str, present: Callable[[], None]) -> None:
-    tree.expect(_entries(wire))
+def _update(wire: Wire, tree: WorkTree, digest: str, heartbeat: Callable[[], None]) -> None:
+    """Receive the entries of a project and the missing content, and make the tree equal to them."""
+    tree.expect(_receive_entries(wire))
     staging = StagingArea(tree.slot, Pulse(wire, tree.slot))
     try:
         with tree.permitted():
-            wanted = tree.clear(staging)
-        need = sum(tree.sizes[each] - offset for each, offset in wanted)
+            missing = tree.prepare(staging)
+        need = sum(tree.sizes[each] - offset for each, offset in missing)
         free = shutil.disk_usage(tree.slot.folder).free
         if need > free:
-            raise RefusedError("disk-full", f"the project needs {need} bytes more, and {free} are free")
-        wire.send(DATA, zlib.compress(json.dumps(wanted).encode(), 1))
+            raise RefusedError("disk-full", f"the project needs {need} more bytes, but only {free} are free")
+        wire.send(DATA, zlib.compress(json.dumps(missing).encode(), 1))
         wire.flush()
         with tree.permitted():
-            bad = _received(Source(wire, present), tree, staging, wanted)
+            bad = _receive(Source(wire, heartbeat), tree, staging, missing)
             if not bad:
                 tree.finish(digest)
         staging.clean()
@@ -129,7 +129,7 @@ def _bring(wire: Wire, tree: WorkTree, digest: str, present: Callable[[], None])
         staging.close()
 
 
-def _entries(wire: Wire) -> list[list[Any]]:
+def _receive_entries(wire: Wire) -> list[list[Any]]:
     entries: list[list[Any]] = []
     while True:
         kind, payload = wire.receive()
@@ -138,20 +138,20 @@ def _entries(wire: Wire) -> list[list[Any]]:
         entries += json.loads(zlib.decompress(payload))
 
 
-def _received(source: Source, tree: WorkTree, staging: StagingArea, wanted: list[tuple[str, int]]) -> list[str]:
+def _receive(source: Source, tree: WorkTree, staging: StagingArea, missing: list[tuple[str, int]]) -> list[str]:
+    """Receive missing content and place it. Return the digests of content that arrived damaged."""
     try:
-        return _receive(source, tree, staging, wanted)
+        return _place_all(source, tree, staging, missing)
     except (GoneError, OSError):
-        # What has come by now serves the next one, whichever run and slot that is.
+        # Keep what has arrived for the next upload, of any run and in any slot.
         with contextlib.suppress(OSError):
             tree.remember()
         raise
 
 
-def _receive(source: Source, tree: WorkTree, staging: StagingArea, wanted: list[tuple[str, int]]) -> list[str]:
-    """Take the stream apart, and place what is whole; gives what is not what it should be."""
+def _place_all(source: Source, tree: WorkTree, staging: StagingArea, missing: list[tuple[str, int]]) -> list[str]:
     bad = []
-    for digest, offset in wanted:
+    for digest, offset in missing:
         size = tree.sizes[digest]
         if size > BLOCK:
             is_good = staging.append(digest, offset, source.parts(size - offset))
@@ -166,6 +166,3 @@ def _receive(source: Source, tree: WorkTree, staging: StagingArea, wanted: list[
             bad.append(digest)
     source.end()
     return bad
-
-
-VERBS: dict[str, Callable[..., None]] = {"tree-put": put}

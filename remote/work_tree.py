@@ -1,7 +1,7 @@
-"""A slot's work tree, on its way to what it should be.
+"""A slot's copy of a project, and how it becomes equal to the project.
 
-It is compared with its index: the state of each file as it was placed, and its content's digest. The
-index is written last; whatever a tree has got since, or before an upload was cut off, is known by its content.
+An index holds the state of each file when it was placed, and the digest of its content. It is written last. A file
+whose state differs from the index is read to compare its content.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuinfra.remote import home, slots
+from gpuinfra.remote import files, home, slots
 from gpuinfra.remote.run_folder import OUTPUTS
-from gpuinfra.remote.slots import BLOCK, StagingArea, hashed
+from gpuinfra.remote.staging import BLOCK, StagingArea, digest_of_file
 from gpuinfra.remote.wire import RefusedError
 
 FORMAT = 1
@@ -23,7 +23,7 @@ FILE, FOLDER, LINK = "f", "d", "l"
 
 
 def walk(root: bytes) -> dict[str, list[int]]:
-    """The state of everything in a tree but its outputs, folders before what is in them."""
+    """Return the state of every path in a tree except its outputs, folders before their content."""
     found: dict[str, list[int]] = {}
     waiting = [(root, "")]
     while waiting:
@@ -35,21 +35,21 @@ def walk(root: bytes) -> dict[str, list[int]]:
                     continue
                 state = found[path] = state_of(child.stat(follow_symlinks=False))
                 if len(state) == 1 and state[0] & 0o700 != 0o700:
-                    os.chmod(child.path, state[0] | 0o700)  # a job may have closed it, to us as well
+                    os.chmod(child.path, state[0] | 0o700)  # a job may have made it inaccessible
                 if len(state) == 1:
                     waiting.append((child.path, path + "/"))
     return found
 
 
 def state_of(found: os.stat_result) -> list[int]:
-    """Return what identifies a file as the one that was placed; for a folder, its mode alone."""
+    """Return the values that identify an unchanged file, or the mode of a folder."""
     if stat.S_ISDIR(found.st_mode):
         return [found.st_mode & 0o777]
     return [found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def read_index(path: str) -> dict[str, Any]:
-    """What is known of a tree; a broken index is as good as none."""
+    """Return the index in a file, or an empty one if it is missing or invalid."""
     try:
         with open(path) as file:
             index = json.load(file)
@@ -61,7 +61,7 @@ def read_index(path: str) -> dict[str, Any]:
 
 
 class WorkTree:
-    """What is in it, what should be, and the way from one to the other."""
+    """The copy of a project in a slot: its current content, and the expected one."""
 
     def __init__(self, slot: slots.Slot, pulse: Callable[[], None]) -> None:
         self.slot, self._pulse = slot, pulse
@@ -72,38 +72,38 @@ class WorkTree:
         self._entries: dict[str, list[Any]] = {}
         self._places: dict[str, list[str]] = {}
         self.sizes: dict[str, int] = {}
-        """Of every content that is missing in a place, by digest."""
+        """The size of each content that is missing from the tree, by digest."""
 
     @contextlib.contextmanager
     def permitted(self) -> Iterator[None]:
-        """Raise RefusedError for files that only a container's root can remove."""
+        """Raise RefusedError if a file cannot be changed, because a container's root created it."""
         try:
             yield
         except PermissionError as error:
             raise RefusedError("foreign-files", self.slot.tree) from error
 
     def is_already(self, digest: str) -> bool:
-        """Look at it; whether it is what is wanted."""
+        """Scan the tree, and return whether it equals the project with this digest."""
         os.makedirs(self.slot.tree, exist_ok=True)
         self._found = walk(self._root)
         return bool(self._index["digest"] == digest and self._found == self._index["states"])
 
     def expect(self, entries: list[list[Any]]) -> None:
-        """What should be in it, folders first."""
+        """Set the expected entries, folders before their content. Refuse a path that leads out of the tree."""
         folders = {""}
         for entry in entries:
             path, kind = entry[0], entry[1]
             above, _, name = path.rpartition("/")
-            # Only in folders that were named before: so nothing leads out, not even by links.
+            # Only in folders that were listed before, so that no link leads out of the tree.
             if above not in folders or name in {"", ".", ".."} or "\0" in path or path == OUTPUTS:
-                raise RefusedError("protocol", f"not a path: {path!r}")
+                raise RefusedError("protocol", f"invalid path: {path!r}")
             if kind == FOLDER:
                 folders.add(path)
             self._entries[path] = entry
 
-    def clear(self, staging: StagingArea) -> list[tuple[str, int]]:
-        """Leave what is right and nothing else, and place what this machine has; gives the contents that it has not,
-        and how much of each is here."""
+    def prepare(self, staging: StagingArea) -> list[tuple[str, int]]:
+        """Remove wrong entries and place content that this machine has. Return the missing digests, with the number of
+        bytes that have already arrived."""
         for path, state in self._found.items():
             if len(state) == 1 and state[0] & 0o700 != 0o700:
                 os.chmod(self._full(path), state[0] | 0o700)
@@ -111,19 +111,19 @@ class WorkTree:
             self._keep(entry)
         offsets = {digest: staging.offset(digest, self.sizes[digest]) for digest in self._places}
         self._copy(staging, offsets)
-        # Before anything comes: it may need the room.
+        # Before content arrives, because it may need the space.
         for path in reversed(list(self._found)):
             if path not in self._states:
                 (os.rmdir if len(self._found[path]) == 1 else os.unlink)(self._full(path))
                 self._pulse()
-        self._make()
+        self._create_empty()
         for digest, offset in offsets.items():
             if offset == self.sizes[digest]:
                 self.place(digest, staging)
         return [(digest, offset) for digest, offset in offsets.items() if offset < self.sizes[digest]]
 
     def place(self, digest: str, staging: StagingArea) -> None:
-        """A content that is whole, in every place that it belongs to."""
+        """Move a complete content from staging to every path that has it."""
         first, *others = self._places[digest]
         for path in others:
             self._duplicate(staging.path(digest), path)
@@ -133,7 +133,7 @@ class WorkTree:
             self._states[path] = state_of(os.lstat(self._full(path)))
 
     def finish(self, digest: str) -> None:
-        """All is placed: give folders their modes, and remember how everything is."""
+        """Set the modes of folders, and write the index of the complete tree."""
         for path in reversed(list(self._entries)):
             kind, mode = self._entries[path][1:3]
             if kind == FOLDER:
@@ -142,16 +142,13 @@ class WorkTree:
         self.remember(digest)
 
     def remember(self, digest: str = "") -> None:
-        """How everything is that is placed; without a digest it is not all that should be."""
+        """Write the index. An empty digest marks an incomplete tree."""
         contents = {path: self._entries[path][4] for path, state in self._states.items() if len(state) > 1}
         index = {"format": FORMAT, "digest": digest, "states": self._states, "contents": contents}
-        new = self.slot.index + ".new"
-        with open(new, "w") as file:
-            file.write(json.dumps(index))
-        os.replace(new, self.slot.index)
+        files.replace(self.slot.index, json.dumps(index))
 
     def give_outputs(self, run: str, way: str) -> str:
-        """Make the folder for what the job writes, and its place in the tree; gives the folder's path."""
+        """Create the run's outputs folder, and a link or a mount point to it in the tree. Return the folder's path."""
         folder = os.path.join(home.run_folder(run), OUTPUTS)
         os.makedirs(folder, exist_ok=True)
         place = os.path.join(self.slot.tree, OUTPUTS)
@@ -168,14 +165,14 @@ class WorkTree:
         return folder
 
     def _set_aside(self, place: str) -> None:
-        """A job may have put something of its own into the place of its outputs: no output is ever lost."""
+        """Keep outputs of an earlier job that replaced the link by a folder or file of its own."""
         with contextlib.suppress(OSError):
             os.rmdir(place)
             return
         above = home.run_folder(self.slot.previous or "unknown")
         os.makedirs(above, exist_ok=True)
         kept, number = os.path.join(above, OUTPUTS), 1
-        # An empty folder is as good as none.
+        # An empty folder can be replaced.
         while os.path.lexists(kept) and not (os.path.isdir(kept) and os.path.isdir(place) and not os.listdir(kept)):
             number += 1
             kept = os.path.join(above, f"{OUTPUTS}-{number}")
@@ -185,9 +182,10 @@ class WorkTree:
         return os.path.join(self._root, path.encode("utf-8", "surrogateescape"))
 
     def _keep(self, entry: list[Any]) -> None:
+        """Keep an entry that is already correct, or note that its content is missing."""
         path, kind, mode, size, content = entry
         state = self._found.get(path)
-        if state and self._is_right(path, kind, size, content, state):
+        if state and self._is_correct(path, kind, size, content, state):
             if kind == FILE and state[0] & 0o7777 != mode:
                 os.chmod(self._full(path), mode)
                 state = state_of(os.lstat(self._full(path)))
@@ -197,7 +195,7 @@ class WorkTree:
             self._places.setdefault(content, []).append(path)
         self._pulse()
 
-    def _is_right(self, path: str, kind: str, size: int, content: str, state: list[int]) -> bool:
+    def _is_correct(self, path: str, kind: str, size: int, content: str, state: list[int]) -> bool:
         if len(state) == 1 or kind == FOLDER:
             return len(state) == 1 and kind == FOLDER
         if kind != {stat.S_IFREG: FILE, stat.S_IFLNK: LINK}.get(stat.S_IFMT(state[0])):
@@ -206,10 +204,10 @@ class WorkTree:
             return bool(self._index["contents"].get(path) == content)
         if kind == LINK:
             return os.readlink(self._full(path)) == content.encode("utf-8", "surrogateescape")
-        return state[1] == size and hashed(self._full(path), self._pulse) == content
+        return state[1] == size and digest_of_file(self._full(path), self._pulse) == content
 
     def _copy(self, staging: StagingArea, offsets: dict[str, int]) -> None:
-        """Contents that are in this tree, or in that of another slot, need not be sent."""
+        """Copy missing content from this tree or other slots, so that it need not be sent."""
         missing = {digest for digest, offset in offsets.items() if offset < self.sizes[digest]}
         for source, digest in self._sources(missing):
             if digest in missing and staging.copy(digest, source):
@@ -217,7 +215,7 @@ class WorkTree:
                 missing.discard(digest)
 
     def _sources(self, missing: set[str]) -> Iterator[tuple[bytes, str]]:
-        """Files with these contents, as far as is known. The set shrinks meanwhile."""
+        """Yield files that have missing content according to an index. The caller shrinks the set."""
         for path in self._states:
             if self._entries[path][4] in missing:
                 yield self._full(path), self._entries[path][4]
@@ -233,8 +231,8 @@ class WorkTree:
                 if digest in missing and _is_state(source, index["states"][path]):
                     yield source, digest
 
-    def _make(self) -> None:
-        """Folders, links, and files with nothing in them."""
+    def _create_empty(self) -> None:
+        """Create missing folders, links and empty files."""
         for path, kind, mode, size, content in self._entries.values():
             if path in self._states or (kind == FILE and size):
                 continue

@@ -1,4 +1,4 @@
-"""The description of a job: `JobSpec` before its target is contacted, and `StartRequest`, which starts it there."""
+"""The description of a job: `JobSpec` before the target is contacted, and `StartRequest`, which starts it there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuinfra.workbench.compute import LOCALDOCKER, REMOTEDOCKER, SHARE
 from gpuinfra.workbench.conda import Conda
 from gpuinfra.workbench.runconfig import PYSPARK, PYTHON, SCRIPT
 
-# Of one variable and of all of them: what Linux takes at most (MAX_ARG_STRLEN, and a quarter of the usual stack).
-LONGEST_VARIABLE = 128 * 1024 - 1
-MOST_IN_ALL = 2 * 1024 * 1024 - 64 * 1024
+# The limits of Linux: MAX_ARG_STRLEN for one variable or argument, and a quarter of the usual stack for all of them.
+MAX_VARIABLE_BYTES = 128 * 1024 - 1
+MAX_TOTAL_BYTES = 2 * 1024 * 1024 - 64 * 1024
 
 _SIZE = re.compile(r"(?P<number>[0-9]{1,12})\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -24,7 +24,7 @@ _GPU = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
 
 
 class GpuNeed(Enum):
-    """Whether a job needs a GPU, as the project's files and the machine's spec say."""
+    """Whether a job needs a GPU, according to the project's files and the machine's spec."""
 
     REQUIRED = "required"
     IF_ANY = "if there is one"
@@ -33,26 +33,26 @@ class GpuNeed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """Which GPUs a job gets: all, a number of them, or certain ones."""
+    """Which GPUs a job gets: all, a number of them, or those with certain ids."""
 
     count: int | None = None
-    """None without ids: all of them."""
+    """None means all GPUs, unless `ids` is set."""
     ids: tuple[str, ...] = ()
-    """Numbers or `GPU-…` names."""
+    """Indexes or `GPU-…` names."""
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job: what the project's files, the machine's spec and the caller say together."""
+    """One job, as the project's files, the machine's spec and the caller describe it together."""
 
     project: Path
     configuration: str
     target: Target
     gpu_need: GpuNeed
     says_gpu: bool = False
-    """Whether a file itself says if the job gets a GPU."""
+    """Whether a file says explicitly if the job gets a GPU."""
     base_image: str | None = None
-    """The image that a job in a container is built on."""
+    """The base image of a job in a container."""
     conda: Conda | None = None
     prepares: bool = True
     """Whether a missing environment is built."""
@@ -61,7 +61,7 @@ class JobSpec:
     """Values for `${NAME}` in the requirements."""
     framework: str = PYTHON
     python: str | None = None
-    """The interpreter, if the target's file names one."""
+    """The interpreter that the target's file names."""
     spark_submit: str | None = None
     arguments: tuple[str, ...] = (SCRIPT,)
     """The arguments of the run configuration; `$file` stands for the script."""
@@ -72,34 +72,33 @@ class JobSpec:
     environment: dict[str, str] = field(default_factory=dict)
     """The variables of the run configuration."""
     more_environment: dict[str, str] = field(default_factory=dict)
-    """The variables of the caller, which come first."""
+    """The variables of the caller, which take precedence."""
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    """Variables whose values nothing prints or keeps."""
+    """Variables whose values are never printed or stored."""
     requested_gpus: Gpus | None = None
-    """The GPUs that the caller asks for; None if it does not say."""
+    """The GPUs that the caller requested, or None."""
     memory: int | None = None
     shm_size: int | None = None
     timeout: float | None = None
     share: str | None = SHARE
-    """The folder of the machine that all its jobs share; None if they share none."""
+    """The folder of the machine that all its jobs share, or None."""
     share_problem: Diagnostic | None = None
-    """Why jobs may not share that folder unless the caller names it."""
+    """The error if the project's files, and not the caller, chose a folder outside of the default one."""
     is_share_chosen: bool = False
-    """Whether the caller names the shared folder: then it may be anywhere on the machine."""
+    """Whether the caller chose the shared folder, which may then be anywhere on the machine."""
     tracked: bool = True
     require_gpu_use: bool = False
     send_credentials: bool = False
-    """Whether a target that the user did not create or attach gets the user's Docker credentials."""
+    """Whether even a target that the user did not create or attach receives the user's Docker credentials."""
     warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def in_container(self) -> bool:
-        """Whether the job runs in a container."""
         return self.target.type in {LOCALDOCKER, REMOTEDOCKER}
 
     @property
     def gpus(self) -> Gpus | None:
-        """The GPUs that the job gets; None for a job without."""
+        """The GPUs that the job gets, or None."""
         if self.requested_gpus is not None:
             return self.requested_gpus
         return None if self.gpu_need is GpuNeed.NO else Gpus()
@@ -111,18 +110,18 @@ class JobSpec:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that may be seen, those of the caller first."""
+        """The variables without the secrets; those of the caller take precedence."""
         return {**self.environment, **self.more_environment}
 
     def command(self, python: Sequence[str]) -> tuple[str, ...]:
-        """Return what the job runs. `python` starts the interpreter if the target's file names none."""
+        """Return the command line of the job. It starts with `python` if the target's file names no interpreter."""
         arguments = [self.script if each == SCRIPT else each for each in self.arguments]
         if self.framework == PYSPARK:
             return (self.spark_submit or "spark-submit", *arguments, *self.words)
         return (*((self.python,) if self.python else python), *arguments, *self.words)
 
     def source_of(self, name: str, value: str) -> str:
-        """Return where a variable of the job gets this value, for a message."""
+        """Return where the job's variable was set, as part of a message."""
         if self.environment.get(name) == value:
             return f"in the environment variables of `{self.configuration}.runconfig`"
         return "by `--env`, `--env-file` or `--secret`"
@@ -130,40 +129,40 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """How a job is started on its target. Paths are those that the job sees: in a container those of the container."""
+    """How to start a job on its target. Paths are as the job sees them; for a container, inside the container."""
 
     run: str
-    """The run's id."""
+    """The id of the run."""
     command: tuple[str, ...]
-    """What to run, word by word, the interpreter first."""
+    """The program and its arguments."""
     folder: str
     """The working directory: the project."""
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    """More variables. Only the job sees their values: they are in no arguments, logs or files that stay."""
+    """More variables. Only the job sees their values: they appear in no arguments, logs or permanent files."""
     gpus: Gpus | None = None
-    """None: it gets none, and must see none."""
+    """None means that the job must not see a GPU."""
     memory: int | None = None
-    """The most that it may use, in bytes."""
+    """The memory limit in bytes."""
     shm_size: int | None = None
-    """The size of /dev/shm, in bytes."""
+    """The size of /dev/shm in bytes."""
     timeout: float | None = None
     """The seconds after which the target stops it, with or without a client."""
     image: str | None = None
-    """The image's id, for a job in a container."""
+    """The id of the image, for a job in a container."""
     mounts: tuple[tuple[str, str], ...] = ()
-    """Folders of the machine, and where a job in a container sees them. Writable."""
+    """Folders of the machine and where they are mounted in the container, writable."""
     labels: dict[str, str] = field(default_factory=dict)
 
 
 def parse_size(text: str) -> int | None:
-    """`8g`, `512 MiB` or `64m` in bytes; None if it is not a size."""
+    """Return the bytes of a size such as `8g`, `512 MiB` or `64m`, or None if the text is not a size."""
     found = _SIZE.fullmatch(text.strip())
     return int(found["number"]) << _UNITS[found["unit"].lower()] if found else None
 
 
 def parse_gpus(text: str) -> Gpus | None:
-    """`all`, so many as `2`, or certain ones as `0,1`, `device=0` or `GPU-…`; None where it is none of these."""
+    """Return the GPUs for `all`, a count such as `2`, or ids such as `0,1`, `device=0` or `GPU-…`; else None."""
     plain = text.strip()
     if plain.casefold() == "all":
         return Gpus()
@@ -177,16 +176,16 @@ def parse_gpus(text: str) -> Gpus | None:
 
 
 def too_large(environment: dict[str, str], command: tuple[str, ...]) -> str | None:
-    """Why Linux would not start a program with these; None where it would."""
+    """Return why Linux would refuse to start a program with these variables and arguments, or None."""
     for name, value in environment.items():
         size = len(name.encode("utf-8", "surrogateescape")) + len(value.encode("utf-8", "surrogateescape")) + 2
-        if size > LONGEST_VARIABLE:
-            return f"the variable `{name[:80]}` has {size:,} bytes; Linux takes {LONGEST_VARIABLE:,} in one"
+        if size > MAX_VARIABLE_BYTES:
+            return f"the variable `{name[:80]}` has {size:,} bytes; Linux allows {MAX_VARIABLE_BYTES:,}"
     for word in command:
-        if len(word.encode("utf-8", "surrogateescape")) > LONGEST_VARIABLE:
-            return f"an argument has {len(word):,} characters; Linux takes {LONGEST_VARIABLE:,} bytes in one"
+        if len(word.encode("utf-8", "surrogateescape")) > MAX_VARIABLE_BYTES:
+            return f"an argument has {len(word):,} characters; Linux allows {MAX_VARIABLE_BYTES:,} bytes"
     pairs = sum(len(f"{name}={value}".encode("utf-8", "surrogateescape")) + 9 for name, value in environment.items())
     words = sum(len(word.encode("utf-8", "surrogateescape")) + 9 for word in command)
-    if pairs + words > MOST_IN_ALL:
-        return f"variables and arguments are {pairs + words:,} bytes; Linux takes about {MOST_IN_ALL:,} in all"
+    if pairs + words > MAX_TOTAL_BYTES:
+        return f"variables and arguments have {pairs + words:,} bytes; Linux allows about {MAX_TOTAL_BYTES:,} in total"
     return None

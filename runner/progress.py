@@ -6,24 +6,24 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Hears of every step; `step` is a line on the screen. Calls may come from any thread."""
+    """Receives the steps of a task; each `step` is one line on the screen. Calls may come from any thread."""
 
     def begin(self, step: str, doing: str) -> None:
-        """A step begins, or does something else now."""
+        """Start a step, or change what it is doing."""
 
     def amount(self, step: str, done: int, total: int | None) -> None:
-        """How many bytes of a step are done, of how many. Cheap to call often."""
+        """Report how many bytes of a step are done, and the total if known. Cheap enough to call often."""
 
     def end(self, step: str, outcome: str) -> None:
-        """It is done."""
+        """Report that a step succeeded."""
 
     def fail(self, step: str, reason: str) -> None:
-        """It failed."""
+        """Report that a step failed."""
 
     def note(self, text: str) -> None:
-        """Something worth a line that stays."""
+        """Print a line that stays on the screen."""
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
+    """Return `1 file` or `2 files`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,14 +1,15 @@
-"""Whether a machine can run jobs: wait for SSH, its GPU and Docker, and check them."""
+"""Wait until a machine can run jobs (SSH, GPU, Docker), and check whether an existing machine can."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
-from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.target import Checkup, Target, TargetCheck
 from gpuinfra.runner.connection.port import Shell
@@ -24,75 +25,45 @@ from gpuinfra.runner.errors import (
     TimedOut,
 )
 from gpuinfra.runner.gpu.nvidia_smi import NoGpuError, ask
+from gpuinfra.runner.progress import Progress
 
-# Below the program's own logger, so that `--verbose` shows it.
+# A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 SSH, GPU, DOCKER = "ssh", "gpu", "docker"
-SUMMARIES = {
-    SSH: "the machine cannot be reached by SSH",
-    GPU: "the machine's GPU does not work",
-    DOCKER: "Docker does not work on the machine",
-}
 
-# How long one attempt may take, and one question.
-TRY_SECONDS, ASK_SECONDS = 20.0, 30.0
-FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 2.0, 1.5
+# The time limits of one connection and of one command.
+CONNECT_SECONDS, COMMAND_SECONDS = 20.0, 30.0
+FIRST_PAUSE, MAX_PAUSE, GROWTH = 0.2, 2.0, 1.5
 
-# What may be wrong for how long, counted from when it was first seen; all else, until the wait is over.
-Grace = tuple[tuple[type[ConnectError], float], ...]
-GRACE: Grace = (
-    (HostKeyInvalid, 0),
-    (HostKeyChanged, 0),
-    (KeyUnusable, 0),
-    # cloud-init has not replaced the image's own host keys yet.
-    (HostKeyMismatch, 60),
-)
-# cloud-init has not written the administrator's key yet.
+# cloud-init replaces the image's own host keys within this time, and then writes the administrator's login key.
+HOST_KEY_SECONDS = 60.0
 LOGIN_SECONDS = 180.0
-DOING: tuple[tuple[type[Exception], str], ...] = (
-    (HostKeyMismatch, "waiting for its host key"),
-    (LoginRefused, "waiting for its login key"),
-    (TimedOut, "waiting for nvidia-smi"),
-    (ConnectError, "waiting for SSH"),
-    (Exception, "waiting for nvidia-smi"),
-)
+# Docker may start a little later than cloud-init ends.
+ENGINE_SECONDS = 30.0
+# A user who was added to the group `docker` is a member from the next login on, so try once more.
+DENIED_SECONDS = 0.1
+
+NO_ENGINE_HERE = "no Docker Engine on this computer, which simulated machines use"
+NO_GPU_HELP = "use a machine with an NVIDIA GPU; `lspci | grep -i nvidia` lists the GPUs of a machine"
 
 T = TypeVar("T")
 Opener = Callable[[Target, float], Shell]
 
 
-class Progress(Protocol):
-    """Hears of every step; `step` is a line on the screen."""
-
-    def begin(self, step: str, doing: str) -> None:
-        """A step begins, or does something else now."""
-
-    def end(self, step: str, outcome: str) -> None:
-        """It is done."""
-
-    def fail(self, step: str, reason: str) -> None:
-        """It failed."""
-
-
-class NotReady(Exception):  # noqa: N818 a state of things
-    """The machine is on and does not become usable."""
+class NotReady(Exception):  # noqa: N818 a state, not a fault
+    """The machine is on but does not become usable."""
 
     is_login_refused = False
-    """Whether the machine answers and accepts no key of this computer."""
+    """Whether the machine answers but accepts no key of this computer."""
 
-    def __init__(self, stage: str, reason: str, help: str | None = None) -> None:  # noqa: A002 the diagnostic's own word
+    def __init__(self, stage: str, reason: str, help: str | None = None) -> None:  # noqa: A002 the name in Diagnostic
         super().__init__(reason)
         self.stage, self.reason, self.help = stage, reason, help
         """The stage is `ssh`, `gpu` or `docker`."""
 
-    @property
-    def diagnostic(self) -> Diagnostic:
-        """The problem to show."""
-        return Diagnostic(Code.NOT_READY, SUMMARIES[self.stage], note=self.reason, help=self.help)
 
-
-def wait_until_ready(  # noqa: PLR0913 each is a part to replace in tests
+def wait_until_ready(  # noqa: PLR0913 tests replace the clock, the pauses and the connection
     target: Target,
     *,
     ssh_seconds: float = 600,
@@ -103,124 +74,24 @@ def wait_until_ready(  # noqa: PLR0913 each is a part to replace in tests
     pause: Callable[[float], None] = time.sleep,
     opener: Opener = SshConnection.open,
 ) -> GpuFacts:
-    """Until SSH answers with the expected host key and lets us in, and then until the GPU answers.
+    """Wait until SSH accepts the login and then until the GPU answers. Raise NotReady if that takes too long.
 
-    A login that is refused for `login_seconds` is refused for good.
+    A login that is refused for `login_seconds` counts as refused for good.
     """
-    grace: Grace = (*GRACE, (LoginRefused, login_seconds))
-    with contextlib.closing(_Line(target, opener)) as line:
-        with _Wait(SSH, target.machine, ssh_seconds, grace, progress, clock, pause) as wait:
-            wait.until(lambda: line.open(wait.at_most(TRY_SECONDS)))
-            wait.end(f"{target.username}@{target.address}:{target.port}")
-        with _Wait(GPU, target.machine, gpu_seconds, grace, progress, clock, pause) as wait:
-            facts = wait.until(lambda: line.ask(wait.at_most(TRY_SECONDS), wait.at_most(ASK_SECONDS)))
-            wait.end(facts.summary)
+
+    def explain(error: Exception) -> _Failure:
+        return _ssh_or_gpu_failure(error, target.machine, login_seconds)
+
+    with contextlib.closing(_GpuQuery(target, opener)) as query:
+        wait = _Wait(f"{SSH} {target.machine}", ssh_seconds, progress, clock, pause)
+        with wait.step("waiting for SSH"):
+            wait.until(lambda: query.connect(wait.limit(CONNECT_SECONDS)), explain)
+        progress.end(wait.name, f"{target.username}@{target.address}:{target.port}")
+        wait = _Wait(f"{GPU} {target.machine}", gpu_seconds, progress, clock, pause)
+        with wait.step("waiting for nvidia-smi"):
+            facts = wait.until(lambda: query.ask(wait.limit(CONNECT_SECONDS), wait.limit(COMMAND_SECONDS)), explain)
+        progress.end(wait.name, facts.summary)
     return facts
-
-
-class _Line:
-    """The connection, made again where it was lost: a machine that installs its driver may restart."""
-
-    def __init__(self, target: Target, opener: Opener) -> None:
-        self._target, self._opener = target, opener
-        self._connection: Shell | None = None
-
-    def open(self, seconds: float) -> Shell:
-        self._connection = self._connection or self._opener(self._target, seconds)
-        return self._connection
-
-    def ask(self, seconds: float, ask_seconds: float) -> GpuFacts:
-        try:
-            return ask(self.open(seconds), ask_seconds)
-        except TimedOut:
-            raise  # the driver takes its time; the connection is as good as before
-        except ConnectError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection:
-            connection.close()
-
-
-class _Wait:
-    """Attempts with growing pauses, until one succeeds or the time is over."""
-
-    def __init__(
-        self,
-        stage: str,
-        machine: str,
-        seconds: float,
-        grace: Grace,
-        progress: Progress,
-        clock: Callable[[], float],
-        pause: Callable[[float], None],
-    ) -> None:
-        self._stage, self._machine, self._seconds = stage, machine, seconds
-        self._grace, self._progress, self._clock, self._pause = grace, progress, clock, pause
-        self._step, self._doing = f"{stage} {machine}", ""
-        self._ends = clock() + seconds
-        self._next_pause = FIRST_PAUSE
-        self._first_seen: dict[type[ConnectError], float] = {}
-
-    def __enter__(self) -> _Wait:
-        self._do("waiting for SSH" if self._stage == SSH else "waiting for nvidia-smi")
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, NotReady):
-            self._progress.fail(self._step, error.reason)
-
-    def end(self, outcome: str) -> None:
-        self._progress.end(self._step, outcome)
-
-    def at_most(self, seconds: float) -> float:
-        """Return these seconds or what is left of the wait, and enough for one attempt."""
-        return min(seconds, max(1.0, self._ends - self._clock()))
-
-    def until(self, attempt: Callable[[], T]) -> T:
-        """What the first attempt gives that succeeds."""
-        while True:
-            try:
-                return attempt()
-            except (ConnectError, NoGpuError) as error:
-                logger.debug("%s: %s", self._step, error)
-                self._check(error)
-                self._do(next(doing for kind, doing in DOING if isinstance(error, kind)))
-            self._pause(min(self._next_pause, max(0.0, self._ends - self._clock())))
-            self._next_pause = min(self._next_pause * GROWTH, LONGEST_PAUSE)
-
-    def _check(self, error: ConnectError | NoGpuError) -> None:
-        now = self._clock()
-        if now >= self._ends:
-            raise self._over(error, f"{error} (waited {self._seconds:g} s)") from error
-        for kind, grace in self._grace:
-            if isinstance(error, kind):
-                if now - self._first_seen.setdefault(kind, now) >= grace:
-                    raise self._over(error, str(error)) from error
-                return
-
-    def _over(self, error: ConnectError | NoGpuError, reason: str) -> NotReady:
-        if isinstance(error, NoGpuError | TimedOut):
-            return NotReady(GPU, reason, f"look for yourself: `gpuinfra ssh {self._machine} -- nvidia-smi`")
-        # What keeps us from asking for the GPU is not the GPU.
-        found = NotReady(SSH, reason, error.help)
-        found.is_login_refused = isinstance(error, LoginRefused) and not isinstance(error, KeyUnusable)
-        return found
-
-    def _do(self, doing: str) -> None:
-        if doing != self._doing:
-            self._doing = doing
-            self._progress.begin(self._step, doing)
-
-
-# Below the program's own logger, so that `--verbose` shows it.
-logger = logging.getLogger(f"gpuinfra.{__name__}")
-
-# The engine may start a little later than cloud-init ends.
-ENGINE_SECONDS = 30.0
-NO_ENGINE_HERE = "no Docker Engine on this computer, which simulated machines use"
 
 
 def wait_for_docker(
@@ -233,67 +104,178 @@ def wait_for_docker(
     pause: Callable[[float], None] = time.sleep,
     opener: Opener = SshConnection.open,
 ) -> TargetCheck:
-    """Return the check of Docker when it passes; raises NotReady when it does not in time.
+    """Wait until Docker works, and return its check. Raise NotReady if that takes too long.
 
-    Every attempt logs in again: a user who was added to the group `docker` is a member from the next login on.
-    A simulated machine uses the engine of this computer; where there is none, the failed check is returned at once.
+    Each attempt logs in again, because a new member of the group `docker` is one only from the next login on. A
+    simulated machine uses the Docker Engine of this computer; if there is none, the failed check is returned at once.
     """
-    step, began = f"docker {target.machine}", clock()
-    booted: float | None = None
-    next_pause = FIRST_PAUSE
-    progress.begin(step, "waiting for Docker")
-    try:
+
+    def attempt() -> TargetCheck:
+        with contextlib.closing(opener(target, CONNECT_SECONDS)) as connection:
+            check, is_booting = look_at_docker(connection, target.username, COMMAND_SECONDS)
+        if check.passed or (simulated and not is_denied(check)):
+            return check
+        raise _DockerError(check, is_booting=is_booting)
+
+    wait = _Wait(f"{DOCKER} {target.machine}", seconds, progress, clock, pause)
+    with wait.step("waiting for Docker"):
+        check = wait.until(attempt, lambda error: _docker_failure(error, target.machine))
+    if check.passed:
+        progress.end(wait.name, check.found)
+    else:
+        logger.debug("%s: %s", wait.name, check.found)
+        progress.fail(wait.name, NO_ENGINE_HERE)
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a failed attempt means for the wait."""
+
+    doing: str
+    """What the wait is for from now on."""
+    stage: str
+    help: str | None
+    grace: float = math.inf
+    """How long this cause may last, from its first occurrence on."""
+    cause: object = None
+    """Failures of the same cause share one grace period."""
+
+
+class _Wait:
+    """Repeats an attempt with growing pauses until it succeeds, or until its failure is final."""
+
+    def __init__(
+        self,
+        name: str,
+        seconds: float,
+        progress: Progress,
+        clock: Callable[[], float],
+        pause: Callable[[float], None],
+    ) -> None:
+        self.name = name
+        self._seconds, self._progress, self._clock, self._pause = seconds, progress, clock, pause
+        self._doing = ""
+        self._deadline = clock() + seconds
+        self._first_seen: dict[object, float] = {}
+
+    @contextlib.contextmanager
+    def step(self, doing: str) -> Iterator[None]:
+        """Show the wait as a step, which fails with NotReady."""
+        self._show(doing)
+        try:
+            yield
+        except NotReady as error:
+            self._progress.fail(self.name, error.reason)
+            raise
+
+    def limit(self, seconds: float) -> float:
+        """Return `seconds`, or the time left if that is less; at least a second, enough for one attempt."""
+        return min(seconds, max(1.0, self._deadline - self._clock()))
+
+    def until(self, attempt: Callable[[], T], explain: Callable[[Exception], _Failure]) -> T:
+        """Return the result of the first attempt that succeeds, or raise NotReady."""
+        next_pause = FIRST_PAUSE
         while True:
             try:
-                check, is_booting = _look(target, opener)
-            except ConnectError as error:
-                logger.debug("%s: %s", step, error)
-                if clock() - began >= seconds:
-                    raise NotReady(SSH, str(error), error.help) from error
-            else:
-                if check.passed:
-                    progress.end(step, check.found)
-                    return check
-                logger.debug("%s: %s", step, check.found)
-                if simulated and not is_denied(check):
-                    progress.fail(step, NO_ENGINE_HERE)
-                    return check
-                grace = 0.0 if is_denied(check) else ENGINE_SECONDS
-                if clock() - began >= seconds or (booted is not None and clock() - booted >= grace):
-                    raise NotReady(DOCKER, check.found, _help(check, target))
-                booted = booted if is_booting else booted or clock()
-            pause(next_pause)
-            next_pause = min(next_pause * GROWTH, LONGEST_PAUSE)
-    except NotReady as error:
-        progress.fail(step, error.reason)
-        raise
+                return attempt()
+            except (ConnectError, NoGpuError, _DockerError) as error:
+                logger.debug("%s: %s", self.name, error)
+                failure = explain(error)
+                self._check(failure, error)
+                self._show(failure.doing)
+            self._pause(min(next_pause, max(0.0, self._deadline - self._clock())))
+            next_pause = min(next_pause * GROWTH, MAX_PAUSE)
+
+    def _check(self, failure: _Failure, error: Exception) -> None:
+        """Raise NotReady if the time is over, for the whole wait or for this cause."""
+        now = self._clock()
+        is_over = now >= self._deadline
+        if is_over or now - self._first_seen.setdefault(failure.cause, now) >= failure.grace:
+            reason = f"{error} (waited {self._seconds:g} s)" if is_over else str(error)
+            not_ready = NotReady(failure.stage, reason, failure.help)
+            not_ready.is_login_refused = isinstance(error, LoginRefused) and not isinstance(error, KeyUnusable)
+            raise not_ready from error
+
+    def _show(self, doing: str) -> None:
+        if doing != self._doing:
+            self._doing = doing
+            self._progress.begin(self.name, doing)
 
 
-def _look(target: Target, opener: Opener) -> tuple[TargetCheck, bool]:
-    with contextlib.closing(opener(target, TRY_SECONDS)) as connection:
-        return look_at_docker(connection, target.username, ASK_SECONDS)
+class _GpuQuery:
+    """Queries the GPU over one connection, opened again if lost: a machine that installs its driver may restart."""
+
+    def __init__(self, target: Target, opener: Opener) -> None:
+        self._target, self._opener = target, opener
+        self._connection: Shell | None = None
+
+    def connect(self, seconds: float) -> Shell:
+        self._connection = self._connection or self._opener(self._target, seconds)
+        return self._connection
+
+    def ask(self, connect_seconds: float, command_seconds: float) -> GpuFacts:
+        try:
+            return ask(self.connect(connect_seconds), command_seconds)
+        except TimedOut:
+            raise  # the driver is slow; the connection still works
+        except ConnectError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection:
+            connection.close()
 
 
-def _help(check: TargetCheck, target: Target) -> str:
-    return f"{check.help or 'make Docker work there'}; log in with `gpuinfra ssh {target.machine}`"
+def _ssh_or_gpu_failure(error: Exception, machine: str, login_seconds: float) -> _Failure:
+    match error:
+        case HostKeyInvalid() | HostKeyChanged():
+            return _Failure("waiting for SSH", SSH, error.help, 0, HostKeyInvalid)
+        case HostKeyMismatch():
+            return _Failure("waiting for its host key", SSH, error.help, HOST_KEY_SECONDS, HostKeyMismatch)
+        case KeyUnusable():
+            return _Failure("waiting for its login key", SSH, error.help, 0, KeyUnusable)
+        case LoginRefused():
+            return _Failure("waiting for its login key", SSH, error.help, login_seconds, LoginRefused)
+        case ConnectError() if not isinstance(error, TimedOut):
+            return _Failure("waiting for SSH", SSH, error.help)
+        case _:
+            return _Failure("waiting for nvidia-smi", GPU, f"look for yourself: `gpuinfra ssh {machine} -- nvidia-smi`")
 
 
-NO_GPU_HELP = "use a machine with an NVIDIA GPU; `lspci | grep -i nvidia` lists the GPUs that a machine has"
+class _DockerError(Exception):
+    """Docker does not work on the machine, or not yet."""
+
+    def __init__(self, check: TargetCheck, *, is_booting: bool) -> None:
+        super().__init__(check.found)
+        self.check, self.is_booting = check, is_booting
+
+
+def _docker_failure(error: Exception, machine: str) -> _Failure:
+    doing = "waiting for Docker"
+    if not isinstance(error, _DockerError):
+        return _Failure(doing, SSH, error.help if isinstance(error, ConnectError) else None)
+    help_line = f"{error.check.help or 'make Docker work on the machine'}; log in with `gpuinfra ssh {machine}`"
+    if error.is_booting:
+        return _Failure(doing, DOCKER, help_line)
+    grace = DENIED_SECONDS if is_denied(error.check) else ENGINE_SECONDS
+    return _Failure(doing, DOCKER, help_line, grace, "after the boot")
 
 
 def examine(connection: Shell, *, docker: bool, gpu: bool, timeout: float) -> Checkup:
-    """Ask a machine, in two round trips. Raises ConnectError where it stops answering."""
-    # By `sh`, whatever shell the user has there.
-    done = connection.run(["sh", "-c", script(docker=docker, gpu=gpu)], timeout=timeout)
-    parts = read(done.stdout)
+    """Check whether a machine can run jobs, in two round trips. Raise ConnectError if it stops answering."""
+    # With `sh`, because the user's login shell may be any other.
+    completed = connection.run(["sh", "-c", script(docker=docker, gpu=gpu)], timeout=timeout)
+    parts = read(completed.stdout)
     if "system" not in parts:
-        said = Said(done.exit_code, f"{done.stdout} {done.stderr}")
-        return Checkup(
-            (TargetCheck("ssh", False, f"no shell: it said {said.brief}", "jobs need a Linux user with a shell"),)
-        )
+        said = Said(completed.exit_code, f"{completed.stdout} {completed.stderr}")
+        found = f"no shell: it said {said.brief}"
+        return Checkup((TargetCheck("ssh", False, found, "jobs need a Linux user with a shell"),))
     checks = judge(parts, docker=docker, gpu=gpu)
     if not gpu:
-        return Checkup(checks, _unwanted(connection, min(timeout, LIMIT_SECONDS)))
+        return Checkup(checks, _optional_gpu(connection, min(timeout, LIMIT_SECONDS)))
     try:
         facts = ask(connection, timeout)
     except (NoGpuError, TimedOut) as error:
@@ -303,9 +285,9 @@ def examine(connection: Shell, *, docker: bool, gpu: bool, timeout: float) -> Ch
     return Checkup((*checks, TargetCheck("gpu", True, facts.summary)), facts)
 
 
-def _unwanted(connection: Shell, timeout: float) -> GpuFacts | None:
-    """The GPU of a machine whose jobs get none: it still tells whether the machine is simulated."""
+def _optional_gpu(connection: Shell, timeout: float) -> GpuFacts | None:
+    """Return the GPU of a machine whose jobs do not use it: it shows whether the machine is simulated."""
     try:
         return ask(connection, timeout)
     except (NoGpuError, TimedOut):
-        return None  # the jobs need none
+        return None

@@ -1,4 +1,4 @@
-"""A run while it happens: its id, its commit, and every step in the history."""
+"""The record of an active run: its id, its git commit, and its changes in the history."""
 
 from __future__ import annotations
 
@@ -16,38 +16,32 @@ from gpuinfra.git import GitError, Repository, open_repository
 from gpuinfra.models.run import Run
 from gpuinfra.store.history import History
 
-MOST_WARNINGS = 100
+MAX_WARNINGS = 100
 
 
 class Record:
-    """The run as it is now. Changes may come from several threads."""
+    """The current state of a run, saved to the history. Thread-safe."""
 
     def __init__(self, run: Run, folder: Path, history: History | None) -> None:
-        """Without a history nothing is kept of it but its outputs: `TrackedRun: false`."""
+        """Without a history (`TrackedRun: false`), nothing is saved but the log and the outputs in `folder`."""
         self._run, self._history = run, history
         self._lock = threading.RLock()
         self._unsaved: dict[str, Any] = {}
         self.folder = folder
-        """Where its log and its outputs are."""
+        """The folder of the log and the outputs."""
 
     @property
     def run(self) -> Run:
-        """As it is now."""
         with self._lock:
             return self._run
 
-    @property
-    def is_tracked(self) -> bool:
-        """Whether it is remembered."""
-        return self._history is not None
-
     def begin(self) -> None:
-        """From now on it is remembered."""
+        """Save the run for the first time."""
         if self._history:
             self._history.save(self.run)
 
     def change(self, **fields: Any) -> Run:
-        """Something is known of it that was not. What other programs changed meanwhile stays, and is known here too."""
+        """Change fields, save them, and return the run with the changes that other processes have saved."""
         with self._lock:
             self.note(**fields)
             if self._history:
@@ -57,35 +51,36 @@ class Record:
             return self._run
 
     def note(self, **fields: Any) -> None:
-        """Change fields here; they are saved with the next `change`."""
+        """Change fields without saving them; the next `change` saves them."""
         with self._lock:
             self._unsaved |= fields
             self._run = replace(self._run, **fields)
 
     def refresh(self) -> Run:
-        """What other programs have changed meanwhile is known here too."""
+        """Return the run with the changes that other processes have saved."""
         with self._lock:
             if self._history:
                 self._run = replace(self._history.find(self._run.id), timings=self._run.timings, **self._unsaved)
             return self._run
 
     def warn(self, text: str) -> None:
-        """Add a warning to the run."""
+        """Add a warning, unless the run has it or has too many."""
         with self._lock:
             known = self._run.warnings
-            if text in known or len(known) > MOST_WARNINGS:
+            if text in known or len(known) > MAX_WARNINGS:
                 return
-            text = text if len(known) < MOST_WARNINGS else f"more than {MOST_WARNINGS} warnings: the rest is left out"
+            if len(known) == MAX_WARNINGS:
+                text = f"more than {MAX_WARNINGS} warnings: the others are not recorded"
             self.note(warnings=(*known, text))
 
     def note_time(self, name: str, seconds: float) -> None:
-        """How long something took that was not waited for here from its beginning to its end."""
+        """Set the duration of a phase that ran elsewhere, such as in another thread."""
         with self._lock:
             self._run = replace(self._run, timings={**self._run.timings, name: round(seconds, 3)})
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """How long it takes is remembered, whatever comes of it."""
+        """Add the duration of the block to the phase, even if the block fails."""
         began = time.monotonic()
         with self._lock:
             self._run = replace(self._run, timings={**self._run.timings, name: 0.0})
@@ -99,25 +94,25 @@ class Record:
 
 
 def new_run_id(now: datetime) -> str:
-    """`20261116-121530-3f9c`: the moment in UTC, and a few random digits."""
+    """Return an id such as `20261116-121530-3f9c`: the time in UTC and four random digits."""
     return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 GIT_SECONDS = 10.0
-# `dirty`: git would start another git in a submodule, with the submodule's own settings.
+# Without `dirty`, git would start another git in each submodule, with that submodule's settings.
 GIT_STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit, and whether the files differ from it."""
+    """A git commit, and whether the files differ from it (None if unknown)."""
 
     id: str
     dirty: bool | None
 
 
 def commit_of(project: Path) -> Commit | None:
-    """Return the commit of the project's folder; None where git knows none, or is not there."""
+    """Return the commit of the project's folder; None if it is not in a repository or git is not installed."""
     try:
         with open_repository(project) as repository:
             return Commit(repository.head, _is_dirty(repository))

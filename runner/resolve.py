@@ -1,4 +1,4 @@
-"""Read what a project's files say about a job: its target, its environment and its command. No machine is asked."""
+"""Resolve a job from a project's files: its target, environment and command. Contacts no machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from gpuinfra.models.target import DEFAULT_IMAGE, Target
 from gpuinfra.runner.job_spec import GpuNeed, JobSpec, parse_size
 from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench.compute import CLUSTER, LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, SHARE, Compute
-from gpuinfra.workbench.conda import Conda
 from gpuinfra.workbench.project import Project, load_conda, load_project, plain_path
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYTHON, RunConfig
 from gpuinfra.workbench.targets import BUILT_IN, redefinition, target_of
@@ -23,10 +22,10 @@ IN_CONTAINER = {LOCAL: LOCALDOCKER, REMOTE: REMOTEDOCKER}
 
 
 def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> JobSpec:
-    """Return what the run configuration means; what keeps it from meaning anything raises a Problem.
+    """Return the job of a run configuration, or raise Problem if the files do not describe one.
 
-    With the spec of a machine, it is the job as it will be after `up`: the files may be missing, and the target has no
-    address yet if they are.
+    With the spec of a machine, return the job as it will be after `up`. The files may then be missing, and the target
+    has no address yet.
     """
     project = load_project(workspace)
     runconfig = project.runconfigs.get(configuration)
@@ -38,8 +37,8 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
         says_gpu = says_gpu or _will_say_gpu(compute, spec.target)
         conda_file = runconfig.conda_file if runconfig else spec.target.conda_dependencies
     conda = load_conda(project, conda_file)
-    used = {_file(each) for each in (runconfig, compute, conda) if each}
-    _check_files(project, configuration, used)
+    used_files = {each.document.source.name for each in (runconfig, compute, conda) if each}
+    _check_files(project, configuration, used_files)
     name = (runconfig.target or runconfig.name) if runconfig else configuration
     _check_built_in(configuration, name, runconfig, compute)
     if compute is None and name not in BUILT_IN and spec is None:
@@ -58,7 +57,7 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
         share_problem=_share_problem(compute) if compute else None,
         python=compute.python_location if compute else None,
         spark_submit=compute.spark_submit_location if compute else None,
-        warnings=tuple(each for each in project.diagnostics if each.span and each.span.file in used),
+        warnings=tuple(each for each in project.diagnostics if each.span and each.span.file in used_files),
     )
     if compute and not compute.shared_volumes and job.in_container:
         job = replace(job, share=None)
@@ -73,27 +72,27 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
 def _after_up(
     runconfig: RunConfig | None, compute: Compute | None, options: TargetOptions
 ) -> tuple[RunConfig | None, Compute | None]:
-    """Return the files as `up` leaves them: it changes what the spec sets, and keeps what it leaves out."""
-    said = options.model_fields_set
+    """Return the files as they will be after `up`, which changes only the fields that the spec sets."""
+    names = options.model_fields_set
     if runconfig and not runconfig.is_later:
         runconfig = replace(
             runconfig,
-            framework=options.framework if "framework" in said else runconfig.framework,
-            conda_file=options.conda_dependencies if "conda_dependencies" in said else runconfig.conda_file,
+            framework=options.framework if "framework" in names else runconfig.framework,
+            conda_file=options.conda_dependencies if "conda_dependencies" in names else runconfig.conda_file,
         )
     if compute:
-        gives_gpu = options.nvidia_docker if "nvidia_docker" in said else compute.nvidia_docker
+        has_gpu = options.nvidia_docker if "nvidia_docker" in names else compute.nvidia_docker
         compute = replace(
             compute,
-            type=options.type if "type" in said else compute.type,
-            base_docker_image=options.base_docker_image if "base_docker_image" in said else compute.base_docker_image,
-            nvidia_docker=gives_gpu or _adds_gpu(compute, options),
+            type=options.type if "type" in names else compute.type,
+            base_docker_image=options.base_docker_image if "base_docker_image" in names else compute.base_docker_image,
+            nvidia_docker=has_gpu or _adds_gpu(compute, options),
         )
     return runconfig, compute
 
 
 def _adds_gpu(compute: Compute, options: TargetOptions) -> bool:
-    """Whether `up` adds `nvidiaDocker` to the file: for a machine with a GPU whose jobs run in its own Python."""
+    """Return whether `up` adds `nvidiaDocker` to the file, as for GPU machines whose jobs run without Docker."""
     return options.type == REMOTE and options.nvidia_docker and compute.document.value("nvidiaDocker") is None
 
 
@@ -134,7 +133,7 @@ def _with_runconfig(job: JobSpec, runconfig: RunConfig) -> JobSpec:
     docker = runconfig.docker
     if docker is None or not docker.enabled:
         return job
-    # The later generation leaves it to the run whether there is a container, and which.
+    # In the format of the SDK v1, the run configuration decides whether the job runs in a container, and in which.
     target = replace(job.target, type=IN_CONTAINER.get(job.target.type, job.target.type))
     return replace(
         job,
@@ -154,11 +153,11 @@ def _target(workspace: Path, project: Project, compute: Compute | None, name: st
         return Target(name, name, kind, "", 0, "", "", base_docker_image=image, nvidia_docker=False)
     target = target_of(workspace, project, compute)
     if target.type == CLUSTER:
-        raise _misfit(compute, "jobs are not sent to clusters", "a machine's target is of type `remotedocker`")
+        raise _unusable(compute, "jobs cannot run on clusters", "use a target of type `remotedocker` or `remote`")
     if target.type in {REMOTE, REMOTEDOCKER} and not (target.address and target.username):
-        raise _misfit(compute, "it has no address, or no user name", "`gpuinfra up` or `gpuinfra attach` writes both")
-    if target.type in {LOCAL, LOCALDOCKER}:
-        # An address that such a file may have is of no account.
+        help_line = "`gpuinfra up` or `gpuinfra attach` writes both"
+        raise _unusable(compute, "the target has no address, or no user name", help_line)
+    if target.type in {LOCAL, LOCALDOCKER}:  # any address in the file is ignored
         target = replace(target, address="", machine="")
     if target.type in {LOCALDOCKER, REMOTEDOCKER} and not target.base_docker_image:
         target = replace(target, base_docker_image=DEFAULT_IMAGE)
@@ -172,69 +171,65 @@ def _gpu_need(target: Target, *, says_gpu: bool) -> GpuNeed:
 
 
 def _check_built_in(name: str, target: str, runconfig: RunConfig | None, compute: Compute | None) -> None:
-    """Raise a Problem if files make something else of `local` or `docker`: those mean this computer."""
+    """Raise Problem if the files redefine `local` or `docker`, which always mean this computer."""
     problem = redefinition(compute) if compute else None
     if runconfig and name in BUILT_IN and target != name:
-        label = f"`{name}` is built in, for this computer, and this is another target"
+        label = f"`{name}` always means this computer, and this is another target"
         span = runconfig.place("target" if runconfig.is_later else "Target")
-        problem = Diagnostic(Code.BAD_NAME, "built-in name of a target", span, label, help="rename the file")
+        problem = Diagnostic(Code.BAD_NAME, "built-in target name", span, label, help="rename the file")
     if problem:
         raise Problem(problem, exit_code=Exit.USAGE)
 
 
 def _share_problem(compute: Compute) -> Diagnostic | None:
-    """A project's file could give a job any folder of the machine, with root's rights."""
+    """Return an error if the file shares another folder: it could give a job any folder of the machine, as root."""
     if compute.shares_usual_folder:
         return None
     path, document = compute.native_shared_directory, compute.document
     return Diagnostic(
         Code.BAD_PATH,
-        "shared folder outside of the usual one",
+        "shared folder outside of the default one",
         document.span(document.root.items["nativeSharedDirectory"]),
         f"`{path}` is not below `{SHARE}`",
-        help=f"if jobs may see and change all that is in it: `--shared-directory {path}`",
+        help=f"if jobs may read and change everything in it: `--shared-directory {path}`",
     )
 
 
-def _file(part: RunConfig | Compute | Conda) -> str:
-    return part.document.source.name
+def _check_files(project: Project, configuration: str, used_files: set[str]) -> None:
+    """Raise Problem if a file that the job uses, or would use, has an error."""
+    names = {f"{configuration}.runconfig", f"{configuration}.compute"}
 
+    def concerns(diagnostic: Diagnostic) -> bool:
+        if diagnostic.span:
+            return diagnostic.span.file in used_files or Path(diagnostic.span.file).name in names
+        # The error of an unreadable file has no span; its note names the file.
+        return any(f"/{name}`" in (diagnostic.note or "") for name in names)
 
-def _check_files(project: Project, configuration: str, used: set[str]) -> None:
-    """A file that is used, or would be, has to be readable, and right."""
-    named = {f"{configuration}.runconfig", f"{configuration}.compute"}
-    problems = [
-        each
-        for each in project.diagnostics
-        if each.severity is Severity.ERROR
-        and (each.span.file in used or Path(each.span.file).name in named if each.span else _names(each, named))
-    ]
+    problems = [each for each in project.diagnostics if each.severity is Severity.ERROR and concerns(each)]
     if problems:
         raise Problem(*problems, exit_code=Exit.USAGE)
 
 
 def _check_conda(project: Project, path: str) -> None:
-    """Raise a Problem if the environment's file is there and cannot be read: the job would run without its packages."""
-    if path in project.unreadable:
-        file = str(project.root / path)
-        problems = [
-            each
-            for each in project.diagnostics
-            if (each.span.file == file if each.span else (each.note or "").startswith(f"`{file}`"))
-        ]
-        help_line = "put the file itself into the project, or name another one in the run configuration"
-        raise Problem(*(replace(each, help=each.help or help_line) for each in problems), exit_code=Exit.USAGE)
+    """Raise Problem if the conda file exists but cannot be read: the job would run without its packages."""
+    if path not in project.unreadable:
+        return
+    file = str(project.root / path)
 
+    def concerns(diagnostic: Diagnostic) -> bool:
+        if diagnostic.span:
+            return diagnostic.span.file == file
+        return (diagnostic.note or "").startswith(f"`{file}`")
 
-def _names(diagnostic: Diagnostic, files: set[str]) -> bool:
-    # A file that cannot be read at all has no place in it to point at.
-    return any(f"/{file}`" in (diagnostic.note or "") for file in files)
+    help_line = "put the file itself into the project, or name another one in the run configuration"
+    problems = (replace(each, help=each.help or help_line) for each in project.diagnostics if concerns(each))
+    raise Problem(*problems, exit_code=Exit.USAGE)
 
 
 def _unknown(project: Project, configuration: str, runconfig: RunConfig | None, target: str) -> Problem:
     if runconfig:
         span = runconfig.place("target" if runconfig.is_later else "Target")
-        help_line = did_you_mean(target, project.computes) or "`gpuinfra targets` lists those that there are"
+        help_line = did_you_mean(target, project.computes) or "`gpuinfra targets` lists all targets"
         label = f"there is no `{target}.compute`"
         return Problem(
             Diagnostic(Code.UNKNOWN_TARGET, "unknown target", span, label, help=help_line), exit_code=Exit.USAGE
@@ -251,22 +246,22 @@ def _unknown(project: Project, configuration: str, runconfig: RunConfig | None, 
     )
 
 
-def _misfit(compute: Compute, label: str, help_line: str) -> Problem:
+def _unusable(compute: Compute, label: str, help_line: str) -> Problem:
     span = compute.document.source.span(0, 0)
-    diagnostic = Diagnostic(Code.UNFIT_MACHINE, "no target for jobs", span, label, help=help_line)
+    diagnostic = Diagnostic(Code.UNFIT_MACHINE, "the target cannot run jobs", span, label, help=help_line)
     return Problem(diagnostic, exit_code=Exit.USAGE)
 
 
 def script_path(project: Path, given: str, here: Path) -> str:
-    """A script by its path in the project. What is given may also be a path from the current folder."""
+    """Return a script's path in the project. `given` is relative to the project or to the current folder, `here`."""
     found = next((path for path in (project / given, here / given) if _is_file(path)), None)
     if found is None:
         raise _no_script(project, given)
     try:
         inside = found.resolve().relative_to(project.resolve())
     except ValueError:
-        raise outside(given, f"it is not below `{project.absolute()}`, and only that is sent to the target") from None
-    # As it was named, where that is in the project too: a link may have a name that matters.
+        raise script_not_sent(given, f"only `{project.absolute()}` is sent to the target") from None
+    # Keep the name of a link: the script may depend on it.
     named = PurePosixPath(given)
     if not named.is_absolute() and ".." not in named.parts and _is_file(project / given):
         return named.as_posix()
@@ -276,18 +271,18 @@ def script_path(project: Path, given: str, here: Path) -> str:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a name that no system takes
+    except (OSError, ValueError):  # the system does not allow such a name
         return False
 
 
-def outside(given: str, note: str) -> Problem:
-    """A script that would not be on the target."""
+def script_not_sent(given: str, note: str) -> Problem:
+    """Return the Problem for a script that would not be on the target."""
     return Problem(
         Diagnostic(
             Code.SCRIPT_OUTSIDE,
-            "the script is not sent along",
+            "the script would not be sent",
             note=f"`{given}`: {note}",
-            help="move it into the project, or give its folder by `--workspace`",
+            help="move it into the project, or set the project with `--workspace`",
         ),
         exit_code=Exit.USAGE,
     )
@@ -303,6 +298,6 @@ def _no_script(project: Path, given: str) -> Problem:
         Code.NO_SCRIPT,
         "no such script",
         note=f"`{given[:200]}` is not a file in `{project.absolute()}`",
-        help=nearest or "give its path from the project's folder",
+        help=nearest or "give its path relative to the project",
     )
     return Problem(diagnostic, exit_code=Exit.USAGE)

@@ -1,7 +1,5 @@
 """Runs the guests: carries out, in real time, what the simulated cloud orders."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii
@@ -12,7 +10,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.sandbox.guest.guests import Guests
+from gpuinfra.sandbox.catalogue import catalogue
+from gpuinfra.sandbox.guest.guest import Guests
 from gpuinfra.sandbox.guest.spec import Gpu, GuestNotRunningError, GuestSpec
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.resource_id import key
@@ -196,19 +195,17 @@ def _decoded(custom_data: str | None) -> bytes | None:
         return None
 
 
-def _gpu(facts: dict[str, Any] | None) -> Gpu | None:
-    if not facts:
+def _gpu(gpu: catalogue.Gpu | None) -> Gpu | None:
+    if gpu is None:
         return None
-    capability, device = _GPUS.get(facts["model"], ("0.0", "0x000010DE"))
-    count = float(facts["count"])
+    capability, device = _GPUS.get(gpu.model, ("0.0", "0x000010DE"))
     return Gpu(
-        model=facts["model"],
-        name=facts["name"],
-        count=max(1, int(count)),
-        memory_mib=int(facts["memory_mib"]),
+        model=gpu.model,
+        name=gpu.product,
+        count=gpu.devices,
+        memory_mib=gpu.memory_mib,
         compute_capability=capability,
         pci_device_id=device,
         driver_version=_DRIVER,
         cuda_version=_CUDA,
-        fraction=min(1.0, count),
     )

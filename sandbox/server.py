@@ -1,7 +1,5 @@
 """The server: one event loop that answers requests, processes due events, and runs the guests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -9,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpuinfra.sandbox.guest_host import GuestHost
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import SERVICES
 from gpuinfra.sandbox.web.app import abort, make_app
 from gpuinfra.sandbox.web.authority import make_identities
 from gpuinfra.sandbox.web.certificates import make_certificates
@@ -59,7 +57,7 @@ class Server:
         self.folder = folder
         self.authority_file, certificate, key = make_certificates(folder)
         self.secret = _secret(folder / "secret")
-        self.cloud = Cloud(folder, ROUTES, EFFECTS)
+        self.cloud = Cloud(folder, SERVICES)
         make_identities(self.cloud.store)
         self.socket = _listen(port)
         self.port = self.socket.getsockname()[1]
@@ -81,9 +79,14 @@ class Server:
         """Serve until `stop` is called."""
         self.host.boot_all()
         metadata = asyncio.create_task(self._metadata.serve([self.metadata_socket]))
-        async with self._ticking():
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._uvicorn.serve([self.socket])
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await self._uvicorn.serve([self.socket])
+        except asyncio.CancelledError:
+            pass  # stopped
+        finally:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
         for connection in list(self._uvicorn.server_state.connections):
             abort(connection.transport)  # its client keeps it open
         self._metadata.should_exit = True
@@ -96,22 +99,10 @@ class Server:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the server answers requests by now."""
         return self._uvicorn.started
 
     def stop(self) -> None:
-        """Make `run` return."""
         self._uvicorn.should_exit = True
-
-    @contextlib.asynccontextmanager
-    async def _ticking(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._tick())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def _tick(self) -> None:
         kept = 0.0

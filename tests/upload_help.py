@@ -1,8 +1,8 @@
 """Helpers for tests of uploads."""
 
 
-class Told:
-    """Records progress."""
+class RecordedProgress:
+    """Records the reported progress."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.market.port import Market
     from gpuinfra.provision.observed_resource import ObservedResource
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
+    from gpuinfra.provision.task import Task
+    from gpuinfra.provision.waiting import Deadline
 
 # For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
 LOOK_SECONDS = 15.0
 # For the report after Ctrl-C, which must be short.
 INTERRUPT_SECONDS = 3.0
-OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
-# Off for the user, but still billed.
-BILLED = frozenset({"stopping", "stopped"})
 
 
 def open_access(settings: Settings, subscription: str | None = None) -> Access:
@@ -52,7 +51,7 @@ def _open_clients(
     """Return the SDK's clients. This sends no request yet. Without `writes`, requests change nothing."""
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.azure.transport import RequestLimits
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting import Deadline
 
     limits = RequestLimits(Deadline.after(seconds), progress, writes=writes, interrupt=settings.interrupt)
     return Clients(open_access(settings, subscription), limits, settings.correlation_id)
@@ -120,6 +119,7 @@ def power_of(
 
     def ask() -> str | None:
         from gpuinfra.provision.errors import CloudError
+        from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
 
         try:
             found = look_at_vm(open_cloud(settings, machine.subscription, LOOK_SECONDS), machine)
@@ -127,8 +127,8 @@ def power_of(
             return None  # without an answer from Azure, the state is unknown
         if found is None:
             return f"{machine.name} is gone" if is_there else None
-        billed = f", and billed until `gpuinfra down {machine.name}`" if found.power in BILLED else ""
-        return f"{machine.name} is {found.power}{billed}" if found.power in OFF else None
+        billed = f", and billed until `gpuinfra down {machine.name}`" if found.power in SHUT_DOWN else ""
+        return f"{machine.name} is {found.power}{billed}" if found.power in UNUSABLE else None
 
     return ask
 
@@ -159,6 +159,12 @@ class CloudSession:
         from gpuinfra.provision.names import default_group
 
         return MachineId(self.cloud.subscription, group or default_group(name), name)
+
+    def task(self, name: str, progress: Progress, deadline: Deadline | None = None) -> Task:
+        """Return what the steps of a change of a machine need."""
+        from gpuinfra.provision.task import Task
+
+        return Task(self.cloud, self.market, progress, self.journal(name), deadline or self.cloud.deadline)
 
     def journal(self, name: str) -> Journal:
         """Return the journal for actions on a machine."""
@@ -220,7 +226,7 @@ def consent_to_replace(settings: Settings, workspace: Path, name: str, frontend:
 def say_what_exists(session: CloudSession, name: str, group: str | None, frontend: Frontend) -> None:
     """Look once more at the machine, briefly because the user wants to leave, and report what exists."""
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.find import stops_at
+    from gpuinfra.provision.target import stops_at
 
     session.cloud.interrupt.clear()
     session.cloud.grant(INTERRUPT_SECONDS)

@@ -16,7 +16,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.target import Target
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.health.machine import OLDEST_SECONDS
+from gpuinfra.provision.health.machine import MAX_SILENCE_SECONDS
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
@@ -55,7 +55,7 @@ def is_agent_armed(session: CloudSession, found: ObservedResource, machine: Mach
     state = ask_agent(session, machine, public_key)
     if isinstance(state, str) or state.last_error:
         return False
-    return abs(state.age_seconds(session.cloud.now())) <= OLDEST_SECONDS
+    return abs(state.age_seconds(session.cloud.now())) <= MAX_SILENCE_SECONDS
 
 
 def ask_agent(session: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:

@@ -20,7 +20,7 @@ from gpuinfra.models.events import HostKeyDetails, Question
 from gpuinfra.models.results import AttachResult
 from gpuinfra.models.target import Checkup, Target, TargetCheck
 from gpuinfra.runner.connection import passwords
-from gpuinfra.runner.connection.handshake import first_meeting, place
+from gpuinfra.runner.connection.handshake import fetch_host_key, host_and_port
 from gpuinfra.runner.connection.host_key import ALGORITHMS, HostKey
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import ConnectError, HostKeyInvalid, HostKeyMismatch, KeyUnusable, LoginRefused, Unreachable
@@ -93,7 +93,7 @@ def _secret(options: AttachOptions, target: Target, frontend: Frontend) -> Secre
 def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, frontend: Frontend) -> Checkup:
     """Log in and check the machine, reporting one line per check."""
     step = f"ssh {options.name}"
-    frontend.begin(step, f"logging in at {place(options.address, options.port)}")
+    frontend.begin(step, f"logging in at {host_and_port(options.address, options.port)}")
     with (
         explained(options, step, frontend),
         contextlib.closing(SshConnection.open(target, seconds, secret, is_new=True)) as connection,
@@ -139,9 +139,9 @@ def _unwritable(error: Exception) -> Problem:
 
 def _forget(target: Target, *, unless: Target | None) -> None:
     """Delete a password that no file refers to, unless the other target uses it as well."""
-    kept = passwords.place(target)
-    if kept and (unless is None or kept != passwords.place(unless)):
-        passwords.forget(*kept)
+    kept = passwords.keyring_entry(target)
+    if kept and (unless is None or kept != passwords.keyring_entry(unless)):
+        passwords.delete_password(*kept)
 
 
 def trusted_key(
@@ -154,12 +154,12 @@ def trusted_key(
             return HostKey.parse(options.host_key)
         if before and before.host_key and not options.host_key:
             return HostKey.parse(before.host_key)
-        frontend.begin(step, f"asking {place(options.address, options.port)} for its host key")
+        frontend.begin(step, f"asking {host_and_port(options.address, options.port)} for its host key")
         if options.host_key:
             return _key_with(options.host_key, options, seconds)
-        shown = first_meeting(options.address, options.port, seconds)
+        shown = fetch_host_key(options.address, options.port, seconds)
     found = replace(options.target(str(shown), None), simulated=is_simulated(settings))
-    check_host_key(settings, found, says=place(options.address, options.port))
+    check_host_key(settings, found, says=host_and_port(options.address, options.port))
     _consent(shown, options, settings, frontend)
     return shown
 
@@ -176,23 +176,23 @@ def explained(options: AttachOptions, step: str, frontend: Frontend) -> Iterator
 
 def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostKey:
     """Return the machine's host key with this fingerprint. It may have one key per kind, and shows one at a time."""
-    best = first_meeting(options.address, options.port, seconds)
+    best = fetch_host_key(options.address, options.port, seconds)
     if best.fingerprint == fingerprint:
         return best
     for kind in ALGORITHMS:
         if kind == best.kind:
             continue
         try:
-            shown = first_meeting(options.address, options.port, seconds, [kind])
+            shown = fetch_host_key(options.address, options.port, seconds, [kind])
         except Unreachable:
             continue  # the machine has no key of this kind
         if shown.fingerprint == fingerprint:
             return shown
-    raise HostKeyMismatch(place(options.address, options.port), fingerprint, best.fingerprint)
+    raise HostKeyMismatch(host_and_port(options.address, options.port), fingerprint, best.fingerprint)
 
 
 def _consent(shown: HostKey, options: AttachOptions, settings: Settings, frontend: Frontend) -> None:
-    where = place(options.address, options.port)
+    where = host_and_port(options.address, options.port)
     if settings.yes:
         frontend.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
         return

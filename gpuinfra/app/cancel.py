@@ -23,7 +23,7 @@ SETTLE_SECONDS = 60.0
 def cancel_run(settings: Settings, run: Run, grace: float, frontend: Frontend) -> Run:
     """Cancel a run's job, and fetch its outputs. Raise Problem without any change if the job cannot be reached."""
     from gpuinfra.runner.jobs.follower import open_job
-    from gpuinfra.runner.jobs.settle import CANCELLED
+    from gpuinfra.runner.jobs.job import StopReason
 
     workspace = open_workspace(settings)
     if run.state.is_over:
@@ -34,10 +34,10 @@ def cancel_run(settings: Settings, run: Run, grace: float, frontend: Frontend) -
         nonlocal is_delivered
         open_job(following.link, run).cancel(grace)
         is_delivered = True
-        return following.to_the_end() if is_ours else run
+        return following.follow_to_end() if is_ours else run
 
     # Record the reason before cancelling, so that the process that follows the run sees it.
-    workspace.history.update(run.id, reason=CANCELLED)
+    workspace.history.update(run.id, reason=StopReason.CANCELLED.value)
     try:
         with workspace.log_of(run.id) as log:
             is_ours = log.try_lock()

@@ -22,7 +22,7 @@ from gpuinfra.parse.files import load_paths
 from gpuinfra.provision.costing import report
 from gpuinfra.provision.costing.activity import KEPT, Event, read_events
 from gpuinfra.provision.costing.evidence import Evidence
-from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.history import CostHistory
 from gpuinfra.provision.costing.pricing import PriceBook
 from gpuinfra.provision.costing.report import Job
 from gpuinfra.provision.errors import CloudError, Fault
@@ -121,7 +121,7 @@ class CostQuery:
         return [each for each in found if each.subscription.casefold() == cloud.subscription.casefold()]
 
     def _rows(
-        self, histories: list[History], by: str, tag: str | None, since: datetime, until: datetime
+        self, histories: list[CostHistory], by: str, tag: str | None, since: datetime, until: datetime
     ) -> list[CostRow]:
         if by == "run":
             return report.by_run(histories, self._jobs(until), since, until)

@@ -13,7 +13,7 @@ from gpuinfra.models.events import Question
 from gpuinfra.models.results import DetachResult, unreachable_runs
 from gpuinfra.models.run import Run
 from gpuinfra.models.target import Target
-from gpuinfra.runner.connection.passwords import forget, place
+from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
 from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
 from gpuinfra.workbench.project import load_project
 from gpuinfra.workbench.targets import nearest_target, target_files, target_of
@@ -85,8 +85,8 @@ def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], fron
 
 def _forget(target: Target) -> bool:
     """Delete the target's password, and return whether it is gone. Works even if the file has errors elsewhere."""
-    kept = place(target)
-    return not kept or forget(*kept)
+    kept = keyring_entry(target)
+    return not kept or delete_password(*kept)
 
 
 def _remove(files: list[Path], workspace: Path) -> None:

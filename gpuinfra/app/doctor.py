@@ -23,9 +23,9 @@ from gpuinfra.models.spec import Admin, Spec
 from gpuinfra.parse.files import load_paths
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.health import account as health
 from gpuinfra.provision.health import machine as machine_health
-from gpuinfra.provision.health.machine import Facts
+from gpuinfra.provision.health import subscription as health
+from gpuinfra.provision.health.machine import HealthFacts
 from gpuinfra.provision.login.keys import read_public_key
 from gpuinfra.provision.market.preflight import PROVIDERS
 from gpuinfra.provision.observed import Observed
@@ -197,17 +197,17 @@ def _look(session: CloudSession, name: str, group: str, spec: Spec | None) -> Ma
     return MachineHealth(name, group, machine_health.examine(facts))
 
 
-def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
+def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> HealthFacts | None:
     cloud = session.cloud
     observed = cloud.observe(name, group)
     machine = observed.part(Kind.VM)
     if machine is None:
         return None  # it was deleted meanwhile
-    facts = Facts(
+    facts = HealthFacts(
         subscription=cloud.subscription,
         machine=machine,
         schedule=observed.part(Kind.SHUTDOWN_SCHEDULE),
-        right=cloud.agent_role(machine),
+        role=cloud.agent_role(machine),
         permissions=session.market.actions_allowed(group),
         now=cloud.now(),
     )
@@ -216,7 +216,7 @@ def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> F
     return replace(_with_agent(session, facts, observed, spec), now=cloud.now())
 
 
-def _with_agent(session: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
+def _with_agent(session: CloudSession, facts: HealthFacts, observed: Observed, spec: Spec | None) -> HealthFacts:
     try:
         state = read_agent_state(target_of_vm(session, observed, spec.admin.key() if spec else None))
     except NoAgentError as error:

@@ -26,7 +26,7 @@ from gpuinfra.models.target import unreached_target
 from gpuinfra.provision.costing.activity import KEPT
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline
 from gpuinfra.store.history import History
 
 SECONDS = 2700.0
@@ -105,16 +105,7 @@ def tear_down(
     session: CloudSession, named: Named, frontend: Frontend, deadline: Deadline, *, delete: bool, cause: str
 ) -> Receipt:
     """Deallocate or delete a machine, record it in the ledger, and return the receipt with its cost."""
-    teardown = Teardown(
-        name=named.name,
-        group=named.group,
-        cloud=session.cloud,
-        market=session.market,
-        progress=frontend,
-        journal=session.journal(named.name),
-        deadline=deadline,
-        cause=cause,
-    )
+    teardown = Teardown(named.name, named.group, session.task(named.name, frontend, deadline), cause)
     receipt = teardown.delete() if delete else teardown.deallocate()
     receipt = accounted(_proven(session, named, receipt), session)
     return note_end(session.settings, receipt, session.cloud.subscription, frontend)

@@ -90,25 +90,25 @@ class JobSession:
 
     def _run(self) -> None:
         from gpuinfra.app.settlement import settle_runs
-        from gpuinfra.runner.errors import explained
+        from gpuinfra.runner.errors import job_problems
 
         target = self.job.target
         with (
             linked(target, self.frontend, send_credentials=self.job.send_credentials) as link,
-            explained(target.name),
+            job_problems(target.name),
         ):
             if self.machine:
                 link.power = power_of(self._cloud, self.machine, is_there=self.is_of_run)
-            link.warm(engine=self.job.in_container)
+            link.warm_up(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
             try:
-                with self.workspace.log_of(self.run.id) as log, self._attending(link) as attending:
+                with self.workspace.log_of(self.run.id) as log, self._heartbeat(link) as heartbeat:
                     log.try_lock()
                     record.begin()
-                    with self._renewing(record, attending):
+                    with self._renewing(record, heartbeat):
                         self._begin(record, link)
                         if not self.detach:
-                            self._follow(record, link, log, attending)
+                            self._follow(record, link, log, heartbeat)
             finally:
                 self.run = record.run
                 self.is_off = link.is_off
@@ -121,10 +121,10 @@ class JobSession:
 
     def _find_neighbours(self, link: Link) -> None:
         from gpuinfra.runner.errors import ConnectError, JobError
-        from gpuinfra.runner.jobs.remote_runs import runs_there
+        from gpuinfra.runner.jobs.remote_runs import list_runs
 
         with contextlib.suppress(ConnectError, JobError, KeyboardInterrupt):
-            self.neighbours = [each for each in runs_there(link.remote) if each.run != self.run.id]
+            self.neighbours = [each for each in list_runs(link.remote) if each.run != self.run.id]
 
     def _with_commit(self) -> Run:
         from gpuinfra.runner.record import commit_of
@@ -147,31 +147,32 @@ class JobSession:
     def _cloud(self) -> Settings:
         return cloud_of(self.workspace.settings, self.job.target)
 
-    def _renewing(self, record: Record, attending: Heartbeat) -> contextlib.AbstractContextManager[object]:
+    def _renewing(self, record: Record, heartbeat: Heartbeat) -> contextlib.AbstractContextManager[object]:
         """Renew the machine's lease while the job works."""
-        return renewing(self._cloud, self.machine, self.frontend, _without_work(record, attending))
+        return renewing(self._cloud, self.machine, self.frontend, _without_work(record, heartbeat))
 
     @property
-    def _said(self) -> dict[str, Any]:
+    def _first_heartbeat(self) -> dict[str, Any]:
         """The first heartbeat for the target: whether a client follows, and what happens to the machine afterwards."""
-        from gpuinfra.runner.jobs.heartbeat import begun
+        from gpuinfra.runner.jobs.heartbeat import first_heartbeat
 
-        return begun(self.after_run, detached=self.detach)
+        return first_heartbeat(self.after_run, detached=self.detach)
 
-    def _attending(self, link: Link) -> Heartbeat:
+    def _heartbeat(self, link: Link) -> Heartbeat:
         from gpuinfra.runner.jobs.heartbeat import Heartbeat
 
-        return Heartbeat(link, self.run.id, self._said)
+        return Heartbeat(link, self.run.id, self._first_heartbeat)
 
-    def _follow(self, record: Record, link: Link, log: LogFile, attending: Heartbeat) -> None:
+    def _follow(self, record: Record, link: Link, log: LogFile, heartbeat: Heartbeat) -> None:
         from gpuinfra.runner.jobs.follower import JobFollower
 
-        self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, attending=attending))
+        self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, heartbeat=heartbeat))
 
     def _begin(self, record: Record, link: Link) -> None:
         from gpuinfra.app.host_keys import record_first_use
         from gpuinfra.runner.errors import ConnectError
-        from gpuinfra.runner.submission import CANCELLED, Submission
+        from gpuinfra.runner.jobs.job import StopReason
+        from gpuinfra.runner.submission import Submission
 
         abandoned = self._abandoned()
         submission = Submission(
@@ -181,7 +182,7 @@ class JobSession:
             project=self.workspace.project_key(),
             progress=self.frontend,
             output=self.frontend.note,
-            attended=self._said,
+            first_heartbeat=self._first_heartbeat,
             abandoned=[run.id for run in abandoned],
         )
         try:
@@ -192,7 +193,8 @@ class JobSession:
                 if (isinstance(error, ConnectError) and record.run.job) or not submission.undo():
                     record.change(reason=_reason(error))  # so that it can be followed and cancelled
                 else:
-                    is_cancelled = isinstance(error, KeyboardInterrupt) or record.refresh().reason == CANCELLED
+                    is_cancelled = isinstance(error, KeyboardInterrupt)
+                    is_cancelled = is_cancelled or record.refresh().reason == StopReason.CANCELLED
                     state = RunState.CANCELLED if is_cancelled else RunState.FAILED
                     record.change(state=state, ended=datetime.now(UTC), reason=_reason(error), job=None)
             raise
@@ -222,7 +224,7 @@ class JobSession:
     def _to_the_end(self, following: JobFollower) -> None:
         while True:
             try:
-                following.to_the_end()
+                following.follow_to_end()
             except BrokenPipeError:
                 self._reader_left(following)
             except KeyboardInterrupt as interrupt:
@@ -236,7 +238,7 @@ class JobSession:
         """Detach, which raises the interrupt; cancel the job; or do nothing, to keep following it."""
         match decision:
             case OnInterrupt.DETACH:
-                following.attending.let_go()
+                following.heartbeat.detach()
                 if not following.record.run.state.is_over:
                     self.extend_lease()
                 raise interrupt
@@ -263,23 +265,23 @@ class JobSession:
             renew_for(self._cloud, self.machine, self.job.timeout, self.frontend)
 
     def _cancel(self, following: JobFollower) -> None:
-        from gpuinfra.runner.background import begin
+        from gpuinfra.runner.background import in_thread
         from gpuinfra.runner.errors import ConnectError, JobError
         from gpuinfra.runner.jobs.follower import open_job
-        from gpuinfra.runner.jobs.settle import CANCELLED
+        from gpuinfra.runner.jobs.job import StopReason
 
         if following.record.run.state.is_over:
             return  # it has already ended, and only its outputs are missing
-        following.record.change(reason=CANCELLED)
+        following.record.change(reason=StopReason.CANCELLED.value)
         self.frontend.note("cancelling")
         link, run = following.link, following.record.run
-        policy = link.retry_policy(CANCEL_SECONDS, engine_too=True)
+        policy = link.retry_policy(CANCEL_SECONDS, retry_engine=True)
         try:
             link.retry(lambda: open_job(link, run).cancel(CANCEL_GRACE), policy)
         except KeyboardInterrupt:
             # After a second Ctrl-C, kill the job without a grace period. Wait until it is killed, at most until its
             # grace period would end it anyway: without this client, nothing else kills it earlier.
-            ending = begin(lambda: open_job(link, run).cancel(0), "kill")
+            ending = in_thread(lambda: open_job(link, run).cancel(0), "kill")
             with contextlib.suppress(ConnectError, JobError, TimeoutError):
                 ending.result(CANCEL_GRACE)
             raise
@@ -300,18 +302,18 @@ class JobSession:
             # A closed terminal does not cancel the job. The machine still stops: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
         question = "The job keeps running. Detach from it, cancel it, or keep following? [d/c/g]"
-        answer = self.frontend.ask_choice(question, "d", lambda: following.attending.ended is not None)
+        answer = self.frontend.ask_choice(question, "d", lambda: following.heartbeat.ended is not None)
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 
 
-def _without_work(record: Record, attending: Heartbeat) -> Callable[[], float]:
+def _without_work(record: Record, heartbeat: Heartbeat) -> Callable[[], float]:
     """Return a function for the seconds without work. Sending the project and building the environment are work."""
     began = time.monotonic()
 
     def seconds() -> float:
         if record.run.state is RunState.PREPARING:
             return max(0.0, time.monotonic() - began - PREPARING_SECONDS)
-        return attending.seconds_without_work
+        return heartbeat.idle_seconds
 
     return seconds
 

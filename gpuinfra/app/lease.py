@@ -19,14 +19,15 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.consent import Effect
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
+from gpuinfra.models.plan import Power
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
-from gpuinfra.provision.cloud import Act
-from gpuinfra.provision.hours import from_tag
-from gpuinfra.provision.lease_state import lease_state
-from gpuinfra.provision.lifecycle.renew import Renewed, find_machine, renew, renewal
+from gpuinfra.provision.fleet import lease_state
+from gpuinfra.provision.lifecycle.hours import hours_from_tag
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.observed_resource import OFF, ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.power import DEALLOCATED
+from gpuinfra.provision.renew import Renewed, find_machine, renew, renewal
 
 SECONDS = 300.0
 # A released lease ends with the next whole minute.
@@ -83,7 +84,7 @@ def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the spec's hours, which include holidays, unless the spec changed since `up`; then those in the tag."""
     if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
-    return from_tag(tags.get(machine.tags, tags.HOURS))
+    return hours_from_tag(tags.get(machine.tags, tags.HOURS))
 
 
 def _require_consent(
@@ -123,11 +124,11 @@ def _end_released(
     if is_agent_armed(session, found, machine, spec.admin.key() if spec else None):
         return
     current = cloud.look(found.ref)
-    if current is None or current.power == OFF:
+    if current is None or current.power == DEALLOCATED:
         return  # the agent was faster
     label = str(found.ref)
     frontend.begin(label, "deallocating: its guest agent is not seen to do so")
-    cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.deadline)
+    cloud.wait(cloud.act(found.ref, Power.DEALLOCATE), cloud.deadline)
     frontend.end(label, "deallocated")
 
 

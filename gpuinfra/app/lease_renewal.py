@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.spec import Spec
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.lifecycle.renew import Renewed
+    from gpuinfra.provision.lifecycle.terms import Terms
     from gpuinfra.provision.observed_resource import ObservedResource
-    from gpuinfra.provision.terms import Terms
+    from gpuinfra.provision.renew import Renewed
 
 # A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
@@ -218,15 +218,15 @@ def _look(cloud: Cloud, spec: Spec | MachineId) -> ObservedResource | None:
 def _terms(machine: ObservedResource, spec: Spec | MachineId) -> Terms:
     from gpuinfra.models.spec import Lifecycle
     from gpuinfra.provision import tags
-    from gpuinfra.provision.terms import from_tag, terms_of
+    from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
 
     lifecycle = Lifecycle() if isinstance(spec, MachineId) else spec.lifecycle
-    return from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(lifecycle, None)
+    return terms_from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(lifecycle, None)
 
 
 def _renew(cloud: Cloud, spec: Spec | MachineId, to: datetime | None = None) -> Renewed:
-    from gpuinfra.provision.lifecycle.renew import renew
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.renew import renew
+    from gpuinfra.provision.waiting import Deadline
 
     hours = None if isinstance(spec, MachineId) else spec.lifecycle.hours
     deadline = Deadline.after(CLOUD_SECONDS)

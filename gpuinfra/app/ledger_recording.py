@@ -18,11 +18,10 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.costing.activity import KEPT, Event, last_time_on, read_events
-from gpuinfra.provision.costing.ledger_entries import power_on_entry
-from gpuinfra.provision.costing.receipt_cost import add_cost
+from gpuinfra.provision.costing.recording import add_cost, power_on_entry
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.up import Up
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.up import UpOutcome
 from gpuinfra.store.ledger import Ledger
 from gpuinfra.workspace import make_state_folder
 
@@ -115,7 +114,7 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
 
 
-def record_power_on(settings: Settings, outcome: Up, session: CloudSession, progress: Progress) -> None:
+def record_power_on(settings: Settings, outcome: UpOutcome, session: CloudSession, progress: Progress) -> None:
     """Record that `up` switched a machine on, or changed one that is on."""
     plan, cloud = outcome.plan, session.cloud
     machine = outcome.observed.part(Kind.VM) if outcome.observed else None

@@ -14,10 +14,10 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.files import load_paths
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.names import default_group, machine_key, ref_of
 from gpuinfra.provision.ownership import Owner, owner_of
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.power import BILLED
+from gpuinfra.provision.progress import Progress
 from gpuinfra.workspace import find_workspace
 
 SECONDS = 20.0
@@ -63,4 +63,4 @@ def _is_on(settings: Settings, entry: LedgerEntry) -> bool:
     if entry.subscription and entry.subscription != cloud.subscription:
         return False
     found = cloud.look(ref_of(Kind.VM, entry.group or default_group(entry.machine), entry.machine))
-    return found is not None and owner_of(found) is Owner.OURS and found.power in ON
+    return found is not None and owner_of(found) is Owner.OURS and found.power in BILLED

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.run import Run
     from gpuinfra.provision.costing.activity import Event
-    from gpuinfra.provision.costing.history import History
+    from gpuinfra.provision.costing.history import CostHistory
     from gpuinfra.provision.costing.report import Job
     from gpuinfra.provision.market.port import Prices
 
@@ -34,7 +34,7 @@ class MachineCosts:
         self._logs: dict[_Key, list[Event] | None] = {}
         """The log of each machine in one state. While Azure does not change the machine, the log does not change."""
 
-    def histories(self, rows: Sequence[Mapping[str, Any]], now: datetime, prices: Prices) -> dict[str, History]:
+    def histories(self, rows: Sequence[Mapping[str, Any]], now: datetime, prices: Prices) -> dict[str, CostHistory]:
         """Return histories by lower-case VM ID. If the log cannot be read, use the ledger and the current state."""
         from gpuinfra.provision.costing.evidence import Evidence
         from gpuinfra.provision.costing.pricing import PriceBook

@@ -18,10 +18,11 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 from gpuinfra.parse.files import load_paths
 from gpuinfra.provision.cloud import Cloud
-from gpuinfra.provision.find import ambiguous_name, called, find_target, locate, matching, target_of
+from gpuinfra.provision.find import ambiguous_name, called, locate, matching
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.target import find_target, target_of
 from gpuinfra.runner.connection.known_hosts import is_own_machine
 from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
 from gpuinfra.suggest import did_you_mean

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from shlex import quote
 
-from gpuinfra.app.access import OFF, CloudSession, look_at_vm
+from gpuinfra.app.access import CloudSession, look_at_vm
 from gpuinfra.app.down import tear_down
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_names import Named
@@ -24,7 +24,8 @@ from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.login.acceptance import FIRST_BOOT, is_created_with, login_seconds
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.waiting.retry import wait_until
+from gpuinfra.provision.power import UNUSABLE
+from gpuinfra.provision.waiting import wait_until
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.readiness import SSH, NotReady, Opener, wait_for_docker, wait_until_ready
@@ -115,7 +116,7 @@ def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connec
                 machine = look_at_vm(cloud, spec)
             except CloudError:
                 return SshConnection.open(target, seconds)  # without an answer from Azure, the state is unknown
-            if machine is None or machine.power in OFF:
+            if machine is None or machine.power in UNUSABLE:
                 state = machine.power if machine else "gone"
                 reason = f"`{spec.name}` is {state}: it was deallocated while gpuinfra waited"
                 raise NotReady(SSH, reason, "`gpuinfra up SPEC` starts it again")

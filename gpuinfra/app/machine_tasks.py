@@ -19,8 +19,8 @@ from gpuinfra.models.resource import MachineId
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.market.price_list import shipped_prices
 from gpuinfra.provision.names import default_group
-from gpuinfra.provision.observed_resource import OFF
-from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.power import DEALLOCATED
+from gpuinfra.provision.waiting import Interrupt
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -200,8 +200,6 @@ def _state_of(settings: Settings, machine: Named) -> MachineState:
         return MachineState(machine.name, "unknown")
     if found is None:
         return MachineState(machine.name, "absent")
-    if found.power == OFF:
+    if found.power == DEALLOCATED:
         return MachineState(machine.name, "off")
-    size = str((found.properties.get("hardwareProfile") or {}).get("vmSize") or "")
-    is_spot = str(found.properties.get("priority") or "").casefold() == "spot"
-    return MachineState(machine.name, "on", shipped_prices().price(size, found.region, spot=is_spot))
+    return MachineState(machine.name, "on", shipped_prices().price(found.size, found.region, spot=found.is_spot))

@@ -13,7 +13,7 @@ from gpuinfra.app.workspace import Workspace, open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.run import Run
 from gpuinfra.runner.outputs.copies import KeptFile, copy_outputs, kept_files
-from gpuinfra.runner.upload.ignore import leave_out_of_uploads
+from gpuinfra.runner.upload.copied_outputs import leave_out_of_uploads
 from gpuinfra.workspace import check_inside
 
 

@@ -31,9 +31,9 @@ class Secret:
 
     def keep(self, target: Target) -> str | None:
         """Store it in the keyring if the machine asked for it; return the reference for the target file."""
-        from gpuinfra.runner.connection.passwords import account, keep
+        from gpuinfra.runner.connection.passwords import account, save_password
 
-        return None if self._found is None else keep(target.name, account(target), self._found)
+        return None if self._found is None else save_password(target.name, account(target), self._found)
 
 
 def read_password(frontend: Frontend) -> str:
@@ -54,12 +54,12 @@ def read_password(frontend: Frontend) -> str:
 
 def secret_of(target: Target, frontend: Frontend, *, can_ask: bool) -> Secret | None:
     """Return a target's password, from the keyring or by asking the user; None if neither is possible."""
-    from gpuinfra.runner.connection.passwords import place, recall
+    from gpuinfra.runner.connection.passwords import find_password, keyring_entry
 
     def ask() -> str:
         return frontend.ask_password(f"Password of {target.username} at {target.address}")
 
-    kept = place(target)
-    if found := recall(*kept) if kept else None:
+    kept = keyring_entry(target)
+    if found := find_password(*kept) if kept else None:
         return Secret(lambda: found)
     return Secret(ask) if can_ask else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuinfra.app.access import CloudSession, cloud_errors, open_session
@@ -17,7 +18,7 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.login.own_address import own_address
-from gpuinfra.provision.origin import repository_of
+from gpuinfra.provision.reaping.spec_history import repository_of
 from gpuinfra.provision.up import Provisioner
 
 SECONDS = 300.0
@@ -56,15 +57,12 @@ def open_provisioner(session: CloudSession, located: LocatedSpec, frontend: Fron
     repository, note = repository_of(Path(located.span.file))
     if note and writes:
         frontend.note(note)
+    task = session.task(spec.name, frontend)
     return Provisioner(
         spec=spec,
-        cloud=session.cloud,
-        market=session.market,
+        task=task if writes else replace(task, journal=Journal(None, spec.name, "")),
         sources=ssh_sources(spec, simulated=session.cloud.simulated),
         public_key=public_key_for(session.settings, spec, frontend, creates=writes),
-        progress=frontend,
-        journal=session.journal(spec.name) if writes else Journal(None, spec.name, ""),
-        deadline=session.cloud.deadline,
         repository=repository,
     )
 

@@ -11,7 +11,7 @@ from gpuinfra.app.job_request import build_secrets_of, check_job_destination, ch
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import linked, open_workspace, with_spec
 from gpuinfra.runner.environment.builder import EnvironmentBuilder, JobEnvironment, note_for
-from gpuinfra.runner.errors import explained
+from gpuinfra.runner.errors import job_problems
 from gpuinfra.runner.resolve import read_job
 
 
@@ -44,7 +44,7 @@ def prepare(
     check_packages(job)
     confirm_local_job(job, settings, frontend)
     target = job.target
-    with linked(target, frontend, send_credentials=send_credentials) as link, explained(target.name):
+    with linked(target, frontend, send_credentials=send_credentials) as link, job_problems(target.name):
         environment = EnvironmentBuilder(job, link, frontend, frontend.note).make()
         record_first_use(target, frontend)
     return Prepared(target.name, environment, note_for(target.type) if job.conda else None)

@@ -21,11 +21,11 @@ from gpuinfra.models.reap import ReapResult
 from gpuinfra.models.resource import Ref
 from gpuinfra.models.run import Run
 from gpuinfra.parse.spec import LocatedSpec
-from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
+from gpuinfra.provision.costing.recording import power_on_entry
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.reap import Rules
 from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.reaping.decide import Rules
 from gpuinfra.provision.reaping.reaper import Reaper
 from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
 from gpuinfra.store.history import History
@@ -131,7 +131,6 @@ def _reaper(session: CloudSession, rules: Rules, frontend: Frontend, *, dry_run:
 
     return Reaper(
         cloud=session.cloud,
-        fleet=session.cloud.fleet,
         market=session.market,
         rules=rules,
         progress=frontend,
@@ -180,8 +179,7 @@ def _remember_start(settings: Settings, session: CloudSession, ref: Ref, fronten
     cloud = session.cloud
     try:
         machine = cloud.look(ref)
-        size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") if machine else ""
-        price = session.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
+        price = session.market.price(machine.size, machine.region, spot=machine.is_spot) if machine else None
     except CloudError:
         return  # Azure's log has it, too
     if machine:

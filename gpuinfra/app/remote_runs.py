@@ -20,17 +20,17 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision.attachments import attached_by_others
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import vm_id_without_older_disk
 from gpuinfra.provision.plan import creation_failed, has_disk
-from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
+from gpuinfra.provision.power import UNUSABLE
 from gpuinfra.runner.connection.private_keys import with_own_key
 from gpuinfra.runner.errors import ConnectError, JobError, LoginRefused, RemoteError
-from gpuinfra.runner.jobs.remote_runs import RemoteRun, runs_there
+from gpuinfra.runner.jobs.remote_runs import RemoteRun, list_runs
 from gpuinfra.runner.link import link_to
 
 ASK_SECONDS = 120.0
 # A machine that does not answer must not delay its teardown for long.
 CONNECT_SECONDS = 10.0
-_OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 
 def ask_machine(session: CloudSession, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
@@ -49,7 +49,7 @@ def ask_machine(session: CloudSession, name: str, group: str | None, spec: Spec 
         return replace(answer, is_deleted=is_deleted)
     vm_id = vm_id_without_older_disk(machine, observed.part(Kind.DISK))
     attached = attached_by_others(machine, observed.part(Kind.NIC))
-    return replace(answer, vm=vm_id_of(machine), vm_id=vm_id, attached=attached)
+    return replace(answer, vm=machine.vm_id, vm_id=vm_id, attached=attached)
 
 
 def _contact(observed: Observed) -> Contact | None:
@@ -58,7 +58,7 @@ def _contact(observed: Observed) -> Contact | None:
         return Contact.NOTHING_THERE
     if observed.machine is None:
         return Contact.OFF if any(part.ref.kind is Kind.DISK for part in observed.ours()) else Contact.NOTHING_THERE
-    return Contact.OFF if observed.machine.power in _OFF else None
+    return Contact.OFF if observed.machine.power in UNUSABLE else None
 
 
 def _ask(session: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
@@ -67,7 +67,7 @@ def _ask(session: CloudSession, observed: Observed, spec: Spec | None) -> Machin
         target = target_of_vm(session, observed, spec.admin.key() if spec else None)
         link = link_to(with_own_key(target), seconds=CONNECT_SECONDS)
         try:
-            found = runs_there(link.remote)
+            found = list_runs(link.remote)
         finally:
             link.drop()
     except LoginRefused:

@@ -33,7 +33,7 @@ from gpuinfra.provision import tags
 from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
 from gpuinfra.runner.job_spec import JobSpec
-from gpuinfra.runner.jobs.settle import CANCELLED
+from gpuinfra.runner.jobs.job import StopReason
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workspace import find_workspace
 
@@ -237,7 +237,7 @@ class RunWorkflow:
         run = self.work.run if self.work else None
         # A job may run although its start was never confirmed.
         has_begun = run and (run.started or (run.job and not self.interrupted))
-        if run and has_begun and not run.state.is_over and run.reason != CANCELLED:
+        if run and has_begun and not run.state.is_over and run.reason != StopReason.CANCELLED:
             return f"the job continues: {self._stops_after_job}"
         if others := self.other_runs.in_need():
             return f"{self.spec.name} is kept for {', '.join(others)}: {self._stops}"

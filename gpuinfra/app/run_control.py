@@ -53,7 +53,7 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], fron
 def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], frontend: Frontend) -> Run:
     if run.job is None:
         return never_began(workspace, run)
-    return ask_target(workspace, run, log, show, lambda following: following.to_the_end(), frontend)
+    return ask_target(workspace, run, log, show, lambda following: following.follow_to_end(), frontend)
 
 
 def fetch_outputs(settings: Settings, run: Run, frontend: Frontend) -> Run:
@@ -70,7 +70,7 @@ def fetch_outputs(settings: Settings, run: Run, frontend: Frontend) -> Run:
 
 def _brought(following: JobFollower) -> Run:
     # Fetch the log, too: once the outputs are here, the target deletes the run with its log.
-    return following.to_the_end() if following.look() else following.bring()
+    return following.follow_to_end() if following.ended() else following.fetch_outputs()
 
 
 def never_began(workspace: Workspace, run: Run) -> Run:
@@ -122,24 +122,24 @@ def _off(workspace: Workspace, run: Run, log: LogFile, problem: Problem) -> Prob
 def _following(
     workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], frontend: Frontend
 ) -> Iterator[JobFollower]:
-    from gpuinfra.runner.errors import explained
+    from gpuinfra.runner.errors import job_problems
     from gpuinfra.runner.jobs.follower import JobFollower
     from gpuinfra.runner.jobs.heartbeat import Heartbeat
 
     target, spec = target_of_run(workspace, run)
     with (
         linked(target, frontend) as link,
-        explained(target.name),
+        job_problems(target.name),
     ):
         cloud = cloud_of(workspace.settings, target)
         machine = machine_of(target, spec)
         link.power = power_of(cloud, machine)
         _call(link)
         with (
-            Heartbeat(link, run.id) as attending,
-            renewing(cloud, machine, frontend, lambda: attending.seconds_without_work),
+            Heartbeat(link, run.id) as heartbeat,
+            renewing(cloud, machine, frontend, lambda: heartbeat.idle_seconds),
         ):
-            yield JobFollower(link, workspace.record(run), log, frontend, show, attending=attending, takes_over=True)
+            yield JobFollower(link, workspace.record(run), log, frontend, show, heartbeat=heartbeat, takes_over=True)
 
 
 def _call(link: Link) -> None:

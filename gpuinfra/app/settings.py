@@ -11,7 +11,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from gpuinfra.provision.waiting.interrupt import Interrupt
+    from gpuinfra.provision.waiting import Interrupt
 
 CLOUDS = ("azure", "sandbox")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import spec_file, spec_of_machine
 from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.resource import MachineId, Ref
     from gpuinfra.models.run import Run
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.runner.jobs.settle import Answer, MachinePower
+    from gpuinfra.runner.jobs.settle import MachinePower, RunAnswer
     from gpuinfra.runner.link import Link
 
 # A child of the program's logger, so that `--verbose` shows it.
@@ -34,8 +35,6 @@ SECONDS = 8.0
 FIRST_SECONDS = 1.5
 # Azure's clock and the local clock differ slightly.
 BEFORE = timedelta(minutes=5)
-STOPPED = frozenset({"stopping", "stopped"})
-OFF = STOPPED | {"deallocating", "deallocated"}
 T = TypeVar("T")
 
 
@@ -127,22 +126,22 @@ class _Group:
 
     def __init__(self, settings: Settings, runs: list[Run]) -> None:
         self._settings, self._runs = settings, runs
-        self._answers: Future[dict[str, Answer]] | None = None
+        self._answers: Future[dict[str, RunAnswer]] | None = None
         self._power: Future[MachinePower | None] | None = None
 
     def ask_machine(self) -> None:
-        from gpuinfra.runner.background import begin
+        from gpuinfra.runner.background import in_thread
 
         begun = [run for run in self._runs if run.job]
         if begun:
-            self._answers = begin(lambda: _ask_machine(self._settings, begun), "asking a machine")
+            self._answers = in_thread(lambda: _ask_machine(self._settings, begun), "asking a machine")
 
     def ask_azure(self) -> None:
-        from gpuinfra.runner.background import begin
+        from gpuinfra.runner.background import in_thread
 
         if self._runs[0].machine:
             since = min(run.started or run.created for run in self._runs)
-            self._power = begin(lambda: _ask_azure(self._settings, self._runs[0], since), "asking Azure")
+            self._power = in_thread(lambda: _ask_azure(self._settings, self._runs[0], since), "asking Azure")
 
     def wait(self, ends: float) -> bool:
         """Wait for all answers, and return whether Azure need not be queried."""
@@ -186,22 +185,22 @@ def _result(asked: Future[T], ends: float) -> T | None:
         return None
 
 
-def _is_lost(answers: dict[str, Answer]) -> bool:
+def _is_lost(answers: dict[str, RunAnswer]) -> bool:
     """Return whether a job ended unobserved, so that Azure may know when its machine went off."""
-    return any(answer.ended and answer.ended.how.value == "lost" for answer in answers.values())
+    return any(answer.ended and answer.ended.stop_reason.value == "lost" for answer in answers.values())
 
 
-def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
+def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, RunAnswer]:
     from gpuinfra.app.workspace import open_workspace, target_of_run
-    from gpuinfra.runner.connection.passwords import place, recall
+    from gpuinfra.runner.connection.passwords import find_password, keyring_entry
     from gpuinfra.runner.errors import JobError
     from gpuinfra.runner.link import link_to
 
     target, _ = target_of_run(open_workspace(settings), runs[0])
-    kept = place(target) if target.address else None
-    password = recall(*kept) if kept else None
+    kept = keyring_entry(target) if target.address else None
+    password = find_password(*kept) if kept else None
     link = link_to(target, (lambda: password) if password else None, SECONDS)
-    answers: dict[str, Answer] = {}
+    answers: dict[str, RunAnswer] = {}
     try:
         for run in runs:
             with suppress(JobError):
@@ -211,26 +210,26 @@ def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
     return answers
 
 
-def _answer(link: Link, run: Run) -> Answer:
+def _answer(link: Link, run: Run) -> RunAnswer:
     from gpuinfra.runner.errors import JobError
     from gpuinfra.runner.jobs.follower import open_job
-    from gpuinfra.runner.jobs.remote_runs import ended_of, read_state
-    from gpuinfra.runner.jobs.settle import Answer
+    from gpuinfra.runner.jobs.remote_runs import parse_job_end, read_state
+    from gpuinfra.runner.jobs.settle import RunAnswer
 
     try:
         state = read_state(link.remote, run.id)
-        ended = ended_of(state)
+        ended = parse_job_end(state)
         if ended or state.get("alive"):
-            return Answer(known=True, ended=ended)
+            return RunAnswer(known=True, ended=ended)
         # No process watches this container, but its engine knows it.
-        return Answer(known=True, ended=open_job(link, run).ended())
+        return RunAnswer(known=True, ended=open_job(link, run).ended())
     except JobError as error:
         if error.code != Code.NO_SUCH_RUN:
             raise
     if run.job and run.job.kind == "container":
         with suppress(JobError):
-            return Answer(known=True, ended=open_job(link, run).ended())
-    return Answer(known=False)
+            return RunAnswer(known=True, ended=open_job(link, run).ended())
+    return RunAnswer(known=False)
 
 
 def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | None:
@@ -238,7 +237,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     from gpuinfra.app.access import open_cloud
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
+    from gpuinfra.provision.observed_resource import vm_id_without_older_disk
     from gpuinfra.runner.jobs.settle import MachinePower, Power
 
     place = _place(settings, run)
@@ -249,7 +248,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     cloud = open_cloud(where, place.subscription, SECONDS)
     ref = ref_of(Kind.VM, place.group, run.machine)
     found = cloud.look(ref)
-    is_another = found is not None and run.is_on_another(vm_id_of(found))
+    is_another = found is not None and run.is_on_another(found.vm_id)
     disk = cloud.look(ref_of(Kind.DISK, place.group, run.machine)) if found is None or is_another else None
     if found is None:
         if not place.existed or place.subscription != cloud.subscription:
@@ -259,8 +258,8 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
         power = Power.REPLACED
     elif is_another and disk and not disk.body.get("managedBy"):
         power = Power.DELETED
-    elif found.power in OFF:
-        power = Power.STOPPED if found.power in STOPPED else Power.OFF
+    elif found.power in UNUSABLE:
+        power = Power.STOPPED if found.power in SHUT_DOWN else Power.OFF
     else:
         power = Power.ON
     return MachinePower(power, *_times_off(cloud, ref, since))

@@ -12,7 +12,7 @@ from gpuinfra.models.offer import SizeOffers
 from gpuinfra.models.regions import REGIONS
 from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
 from gpuinfra.provision.market.listing import list_sizes as find_sizes
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
 from gpuinfra.suggest import did_you_mean, listed
 
 SECONDS = 300.0

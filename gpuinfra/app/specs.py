@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.machine_tasks import ErrorCollector
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import Loaded, LocatedSpec
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
 
 
 def load_specs(paths: Sequence[str], errors: ErrorCollector | None = None) -> list[LocatedSpec]:

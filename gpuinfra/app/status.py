@@ -12,7 +12,7 @@ from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_costs import MachineCosts
 from gpuinfra.app.machine_names import chosen
 from gpuinfra.app.settings import Settings
-from gpuinfra.app.settlement import OFF, settle_runs
+from gpuinfra.app.settlement import settle_runs
 from gpuinfra.app.specs import common_subscription, readable_specs
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.machine import Machine
@@ -20,7 +20,8 @@ from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import fleet
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.power import UNUSABLE
+from gpuinfra.provision.progress import Silent
 from gpuinfra.store.history import History
 from gpuinfra.workspace import find_workspace
 
@@ -44,10 +45,12 @@ def is_passing(error: Exception) -> bool:
 
 def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
-    off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
+    off = {machine.name.casefold() for machine in machines if machine.power_state in UNUSABLE}
+    if not off:
+        return
     with suppress(Problem):  # a broken history must not hide a machine that is billed
-        runs = History(settings.state).unfinished() if off else []
-        settle_runs(settings, [run for run in runs if run.machine.casefold() in off])
+        runs = [run for run in History(settings.state).unfinished() if run.machine.casefold() in off]
+        settle_runs(settings, runs)
 
 
 class StatusQuery:

@@ -34,9 +34,9 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target, unreached_target
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.find import target_from_spec
 from gpuinfra.provision.plan import CREATION_FAILED
-from gpuinfra.provision.up import Up
+from gpuinfra.provision.target import target_from_spec
+from gpuinfra.provision.up import UpOutcome
 from gpuinfra.runner.connection.private_keys import identity_of
 from gpuinfra.workbench.targets import check_files, check_writable_files, find_target, write_target
 from gpuinfra.workspace import find_workspace
@@ -134,7 +134,7 @@ def _until_usable(
     settings: Settings,
     session: CloudSession,
     spec: Spec,
-    outcome: Up,
+    outcome: UpOutcome,
     trust: MachineTrust,
     public_key: str,
     frontend: Frontend,

@@ -141,7 +141,7 @@ class Plan:
     """Where the machine is or will be; None if the spec keeps it off."""
     changes: tuple[Change, ...]
     price: Price = Price()
-    passed: tuple[RejectedCandidate, ...] = ()
+    rejected: tuple[RejectedCandidate, ...] = ()
     notes: tuple[str, ...] = ()
     wants_running: bool = True
     """Whether the machine is on afterwards."""
@@ -196,6 +196,6 @@ class Plan:
             "changes": [change.as_json() for change in self.changes],
             "summary": {action.value: self.count(action) for action in Action},
             "price": self.price.as_json(),
-            "passedOver": [passed.as_json() for passed in self.passed],
+            "passedOver": [each.as_json() for each in self.rejected],
             "notes": list(self.notes),
         }

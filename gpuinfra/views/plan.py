@@ -39,7 +39,7 @@ def show(plans: Sequence[Plan], diagnostics: Sequence[Diagnostic] = (), *, json:
             console.print()
         if len(plans) > 1:
             console.print(f"{harmless(plan.name)}:", style="bold")
-        show_passed(plan.passed)
+        show_passed(plan.rejected)
         for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS, applied=applied):
             console.print(line)
         _show_notes(plan.notes)

@@ -1,7 +1,5 @@
 """Find Azure's endpoints, the subscription and the login: from the environment, the spec, and `az`."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

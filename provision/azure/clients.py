@@ -1,14 +1,21 @@
-"""The SDK's clients, created on first use: importing them takes longer than most calls."""
+"""The SDK's clients, created on first use, and requests for which the SDK has no typed client."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure.core.exceptions import HttpResponseError
+from azure.core.rest import HttpRequest
+from azure.mgmt.core.exceptions import ARMErrorFormat
+
 from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.errors import translated
 from gpuinfra.provision.azure.transport import CONNECT_SECONDS, READ_SECONDS, Clock, RequestLimits, Retries
+from gpuinfra.provision.errors import CloudError, Fault
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -80,3 +87,42 @@ class Clients:
             "logging_enable": False,
             **({"connection_verify": self.access.ca} if self.access.ca else {}),
         }
+
+
+if TYPE_CHECKING:
+    from azure.mgmt.resource.resources import ResourceManagementClient
+
+
+class Requests:
+    """A sender that uses the resource client, and so the same credential, retries and clock."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        api_version: str | None,
+        body: dict[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Send one request, and return the JSON object in the response."""
+        parameters = {**({"api-version": api_version} if api_version else {}), **(query or {})}
+        with translated(path):
+            answer = self._clients.resource.send_request(HttpRequest(method, path, params=parameters, json=body))
+            if answer.status_code >= 400:
+                raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
+        try:
+            found = answer.json() if answer.content else {}
+        except ValueError as error:  # most likely a proxy's error page
+            raise CloudError(Fault.UNREACHABLE, "NotJson", "the answer is not Azure's", subject=path) from error
+        return found if isinstance(found, dict) else {}
+
+    def pages(self, path: str, api_version: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over the items on all pages of a list. The link to the next page is a complete URL."""
+        page = self.send("GET", path, api_version, query=query)
+        yield from page.get("value") or []
+        while link := page.get("nextLink"):
+            page = self.send("GET", link, None)
+            yield from page.get("value") or []

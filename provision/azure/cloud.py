@@ -1,31 +1,29 @@
 """Implement the Cloud port with the Azure SDK."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime
 from typing import Any
 
+from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Kind, Ref, Resource
-from gpuinfra.provision import agent_role, tags
-from gpuinfra.provision.azure.calls import Calls
+from gpuinfra.models.tags import OUR_PREFIX
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.calls import AzureOperation, Calls
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.errors import translated
-from gpuinfra.provision.azure.fleet import AzureFleet
-from gpuinfra.provision.azure.ids import ref_from_id
-from gpuinfra.provision.azure.operations import AzureOperation
+from gpuinfra.provision.azure.fleet import AzureFleet, ref_from_id
 from gpuinfra.provision.azure.rights import Rights
-from gpuinfra.provision.cloud import Act, Fleet, Operation
+from gpuinfra.provision.cloud import Fleet, Operation
 from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.names import default_group, ref_of
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import Owner, is_namesake, machine_of_row, owner_of
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline
 
 WORKERS = 10
-OUR_TAG_PREFIX = "gpuinfra:"
 
 
 class AzureCloud:
@@ -128,10 +126,10 @@ class AzureCloud:
         with translated(str(resource.ref)):
             return AzureOperation(resource.ref, self._calls.patch(resource.ref, _with_secrets(resource)))
 
-    def act(self, ref: Ref, act: Act) -> Operation:
+    def act(self, ref: Ref, power: Power) -> Operation:
         """Start or deallocate a VM, and return at once."""
         with translated(str(ref)):
-            return AzureOperation(ref, self._calls.act(ref, act.value))
+            return AzureOperation(ref, self._calls.act(ref, power.value))
 
     def delete(self, ref: Ref) -> Operation:
         """Delete a resource and return at once. An absent resource counts as deleted."""
@@ -194,7 +192,7 @@ def _tag_filter(name: str) -> str:
 
 
 def _is_our_tag(name: str) -> bool:
-    return name.casefold().startswith(OUR_TAG_PREFIX)
+    return name.casefold().startswith(OUR_PREFIX)
 
 
 def _plain(model: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Convert the SDK's exceptions to CloudError."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

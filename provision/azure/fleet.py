@@ -1,18 +1,15 @@
-"""List our resources in a subscription with list requests, never one by one."""
+"""List our resources in a subscription, and its activity log, with list requests, never one by one."""
 
-from __future__ import annotations
-
+import re
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.resource import Ref
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.azure.activity import read_log
-from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.clients import Clients, Requests
 from gpuinfra.provision.azure.errors import translated
-from gpuinfra.provision.azure.ids import ref_from_id
-from gpuinfra.provision.azure.requests import Requests
 from gpuinfra.provision.azure.rights import Rights
 from gpuinfra.provision.cloud import Listed
 
@@ -38,7 +35,7 @@ def list_all_machines(clients: Clients) -> list[dict[str, Any]]:
 def _list(clients: Clients, **query: str) -> list[dict[str, Any]]:
     # Plain JSON: the SDK needs two seconds to build models of a thousand VMs.
     path = f"/subscriptions/{clients.access.subscription}/providers/Microsoft.Compute/virtualMachines"
-    return list(Requests(lambda: clients.resource).pages(path, MACHINES_VERSION, query))
+    return list(Requests(clients).pages(path, MACHINES_VERSION, query))
 
 
 class AzureFleet:
@@ -55,7 +52,7 @@ class AzureFleet:
         """Return all resources with our tag. The filter has no tag value, because with a value Azure omits the tags."""
         path = f"/subscriptions/{self.clients.access.subscription}/resources"
         query = {"$filter": f"tagName eq '{tags.NAME}'", "$expand": "createdTime,changedTime"}
-        rows = Requests(lambda: self.clients.resource).pages(path, RESOURCES_VERSION, query)
+        rows = Requests(self.clients).pages(path, RESOURCES_VERSION, query)
         return [part for row in rows if (part := _listed(row))]
 
     def holdings(self) -> tuple[Bodies, Bodies, Bodies]:
@@ -88,7 +85,7 @@ class AzureFleet:
 def _list_tagged(clients: Clients, kind: str, api_version: str) -> Bodies:
     """Return all resources of a kind with our tag. Not with the SDK: its network client takes too long to import."""
     path = f"/subscriptions/{clients.access.subscription}/providers/{kind}"
-    found = Requests(lambda: clients.resource).pages(path, api_version)
+    found = Requests(clients).pages(path, api_version)
     return [body for body in found if tags.get(body.get("tags"), tags.NAME)]
 
 
@@ -123,3 +120,37 @@ def _merged(rows: list[dict[str, Any]], statuses: list[dict[str, Any]]) -> list[
 def _key(row: dict[str, Any]) -> str:
     # Azure ignores case in IDs, and the two lists may use different case.
     return str(row.get("id") or "").casefold()
+
+
+API_VERSION = "2015-04-01"
+# Azure's time comes from the Date header, in whole seconds. The latest events may have a later timestamp.
+AHEAD = timedelta(seconds=5)
+# Fields that can be selected. According to Azure's documentation `caller` is not among them; only full events have it.
+SELECTED = "eventTimestamp,operationName,operationId,correlationId,resourceId,status,subStatus,properties"
+
+
+def read_log(clients: Clients, since: datetime, until: datetime, resource: str | None = None) -> list[dict[str, Any]]:
+    """Return events, newest first: of one resource, or of all VMs and disks, then without the caller.
+
+    `since` must be at most `costing.activity.KEPT` before `until`. A few events may be seconds later than `until`.
+    """
+    span = f"eventTimestamp ge '{stamp(since)}' and eventTimestamp le '{stamp(until + AHEAD)}'"
+    # Azure allows only one condition in addition to the time.
+    what = f"resourceUri eq '{resource}'" if resource else "resourceProvider eq 'Microsoft.Compute'"
+    query = {"$filter": f"{span} and {what}", **({} if resource else {"$select": SELECTED})}
+    path = f"/subscriptions/{clients.access.subscription}/providers/Microsoft.Insights/eventtypes/management/values"
+    return list(Requests(clients).pages(path, API_VERSION, query))
+
+
+_ID = re.compile(
+    r"/subscriptions/[^/]+/resourceGroups/(?P<group>[^/]+)/providers/(?P<type>[^/]+/[^/]+)/(?P<name>[^/]+)",
+    re.IGNORECASE,
+)
+_KINDS = {arm_type.casefold(): kind for kind, arm_type in ARM_TYPES.items() if kind is not Kind.RESOURCE_GROUP}
+
+
+def ref_from_id(resource_id: str) -> Ref | None:
+    """Return the resource that an ID names, or None if gpuinfra never creates this kind."""
+    match = _ID.fullmatch(resource_id)
+    kind = _KINDS.get(match["type"].casefold()) if match else None
+    return Ref(kind, match["group"], match["name"]) if match and kind else None

@@ -1,7 +1,5 @@
 """Query what Azure offers, with the Azure SDK."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +8,12 @@ from typing import Any
 
 from gpuinfra.models.offer import Offer, Quota
 from gpuinfra.provision.azure import skus
-from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.clients import Clients, Requests
 from gpuinfra.provision.azure.errors import translated
 from gpuinfra.provision.azure.prices import PriceService
-from gpuinfra.provision.azure.requests import Requests
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline
 
 SUBSCRIPTIONS_API = "2022-12-01"
 PERMISSIONS_API = "2022-04-01"
@@ -35,7 +32,7 @@ class AzureMarket:
         self.clients = clients
         self.subscription = clients.access.subscription
         self._lock = threading.Lock()
-        self._requests = Requests(lambda: clients.resource)
+        self._requests = Requests(clients)
 
     @cached_property
     def _prices(self) -> PriceService:

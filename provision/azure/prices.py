@@ -4,8 +4,6 @@ https://learn.microsoft.com/rest/api/cost-management/retail-prices
 Errors never propagate: if a request fails, the price is unknown.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -28,7 +26,7 @@ from gpuinfra.workspace import write_text
 API_VERSION = "2023-01-01-preview"
 TIMEOUT = 10
 THREADS = 4
-MOST_PAGES = 20
+MAX_PAGES = 20
 DAY = 24 * 3600
 
 Rates = dict[str, Rate]
@@ -72,7 +70,7 @@ class PriceService:
         link: str | None = f"{self.endpoint}?api-version={API_VERSION}&$filter={quote(wanted)}"
         items: list[Mapping[str, Any]] = []
         try:
-            for _ in range(MOST_PAGES):
+            for _ in range(MAX_PAGES):
                 if not link:
                     break
                 page = self._fetch(link)

@@ -1,16 +1,13 @@
 """Grant a VM the role to deallocate itself, and check whether it has the role."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from gpuinfra.provision import agent_role
-from gpuinfra.provision.agent_role import AgentRole, RoleState
-from gpuinfra.provision.azure.clients import Clients
-from gpuinfra.provision.azure.requests import Requests
+from gpuinfra.provision.azure.clients import Clients, Requests
 from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.waiting.retry import retry
+from gpuinfra.provision.waiting import retry
 
 API = "2022-04-01"
 # Azure may take a while to make new identities and roles visible everywhere.
@@ -25,7 +22,7 @@ class Rights:
     def __init__(self, clients: Clients) -> None:
         self._subscription = clients.access.subscription
         self._limits = clients.limits
-        self._requests = Requests(lambda: clients.resource)
+        self._requests = Requests(clients)
 
     def look(self, machine: ObservedResource) -> AgentRole:
         """Return whether a VM has the role. Changes nothing and never raises."""

@@ -1,7 +1,5 @@
 """Convert Azure's lists of sizes and quota to our types. Pure: the input is ARM's JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Policies for every request: note Azure's time, and keep the waits that Azure asks for within the deadline."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -10,13 +8,12 @@ from typing import Any
 from azure.core.pipeline.policies import RetryPolicy, SansIOHTTPPolicy
 
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Progress, Silent
+from gpuinfra.provision.progress import Progress, Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
-LONGEST_COMMAND = 3600.0
+MAX_COMMAND_SECONDS = 3600.0
 
 
 class RequestLimits:
@@ -31,7 +28,7 @@ class RequestLimits:
         interrupt: Interrupt | None = None,
     ) -> None:
         self.writes = writes
-        self.deadline = deadline or Deadline.after(LONGEST_COMMAND)
+        self.deadline = deadline or Deadline.after(MAX_COMMAND_SECONDS)
         self.progress: Progress = progress or Silent()
         self.interrupt = interrupt or Interrupt()
 

@@ -1,7 +1,5 @@
 """Parse Azure's activity log: when each VM was created, switched on or off, and deleted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +8,7 @@ from typing import Any
 
 from gpuinfra.models.cost import Source
 from gpuinfra.provision.costing.facts import Facts, Sample
-from gpuinfra.provision.costing.timeline import Change, Turn
+from gpuinfra.provision.costing.timeline import StateChange, Turn
 
 MACHINES = "microsoft.compute/virtualmachines"
 # Azure keeps 90 days and refuses to search further back. The margin covers the request's own duration.
@@ -125,13 +123,13 @@ class _PowerState:
     """Whether the VM was created and has not been on yet."""
 
 
-def changes(events: Iterable[Event]) -> list[Change]:
+def changes(events: Iterable[Event]) -> list[StateChange]:
     """Return one VM's power changes: it is billed from `start` and not billed from `deallocate`.
 
     https://learn.microsoft.com/azure/virtual-machines/states-billing: starting is billed; creating and deallocating are
     not.
     """
-    power, found = _PowerState(), list[Change]()
+    power, found = _PowerState(), list[StateChange]()
     for event in events:
         for turn in _turns(power, event):
             if turn in {Turn.ON, Turn.OFF}:
@@ -139,7 +137,7 @@ def changes(events: Iterable[Event]) -> list[Change]:
                 if power.on is is_on:
                     continue
                 power.on = is_on
-            found.append(Change(event.at, turn, Source.LOG, who=event.caller))
+            found.append(StateChange(event.at, turn, Source.LOG, who=event.caller))
     return found
 
 
@@ -158,10 +156,10 @@ def samples(events: Iterable[Event]) -> list[Sample]:
     return found
 
 
-def last_time_on(events: Iterable[Event]) -> tuple[datetime | None, Change] | None:
+def last_time_on(events: Iterable[Event]) -> tuple[datetime | None, StateChange] | None:
     """Return when one VM was last switched on, if known, and the change that ended it; None if no end is known."""
     began: datetime | None = None
-    ended: Change | None = None
+    ended: StateChange | None = None
     for change in changes(events):
         if change.turn is Turn.ON:
             began, ended = change.at, None

@@ -1,22 +1,19 @@
 """Collect the data about machine costs, grouped by machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.ledger import LedgerEntry
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import Event, changes, samples
 from gpuinfra.provision.costing.facts import Facts, Pricing
-from gpuinfra.provision.costing.history import History, Present, history
-from gpuinfra.provision.costing.ledger_entries import is_spot, own_tags
-from gpuinfra.provision.lifecycle.lease import ON
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
-from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.costing.history import CostHistory, Present, cost_history
+from gpuinfra.provision.market.price_list import address_per_month, disk_price
+from gpuinfra.provision.observed_resource import ObservedResource, resource_of_row
+from gpuinfra.provision.power import BILLED
 
 Bodies = Sequence[Mapping[str, Any]]
 
@@ -38,11 +35,11 @@ class Evidence:
     def sizes(self) -> tuple[str, ...]:
         """Return the VM sizes whose prices are needed."""
         found = [entry.size for entry in self.entries]
-        found += [_facts(_part(Kind.VM, each)).size for each in self.machines]
+        found += [_facts(resource_of_row(Kind.VM, each)).size for each in self.machines]
         found += [event.facts.size for event in self.events if event.facts]
         return tuple(dict.fromkeys(size for size in found if size))
 
-    def histories(self, pricing: Pricing) -> list[History]:
+    def histories(self, pricing: Pricing) -> list[CostHistory]:
         """Return a history for each machine that is known to be ours."""
         present = _presents(self.machines, self.disks, self.addresses)
         entries = _by_key(self.entries, present)
@@ -51,7 +48,7 @@ class Evidence:
             events.setdefault(_key_of_id(event.machine), []).append(event)
         ours = {*present, *entries, *(key for key in events if _is_named_by_us(key))}
         return [
-            history(
+            cost_history(
                 key,
                 log=changes(events.get(key, ())),
                 log_since=self.log_since,
@@ -96,33 +93,23 @@ def _by_key(entries: Iterable[LedgerEntry], present: Mapping[str, Present]) -> d
 
 def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, Present]:
     found: dict[str, Present] = {}
-    for machine in (_part(Kind.VM, body) for body in machines):
+    for machine in (resource_of_row(Kind.VM, body) for body in machines):
         # By its own name, as in the log: its tag may have been changed by others.
         found[_key(machine.ref.group, machine.ref.name)] = Present(
             facts=_facts(machine),
-            is_on=machine.power in ON,
+            is_on=machine.power in BILLED,
             on_since=tags.moment(machine.tags, tags.ON_SINCE),
-            changed=_changed(machine),
-            created=_created(machine),
-            tags=own_tags(machine),
+            changed=machine.changed,
+            created=machine.created,
+            tags=machine.other_tags,
         )
-    for disk in (_part(Kind.DISK, body) for body in disks):
-        known = found.get(_owner(disk), Present(tags=own_tags(disk)))
-        sku = str((disk.body.get("sku") or {}).get("name") or "")
-        price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
-        found[_owner(disk)] = replace(known, disk_per_month=price, created=_created(disk) or known.created)
-    for address in (_part(Kind.PUBLIC_IP, body) for body in addresses):
-        known = found.get(_owner(address), Present(tags=own_tags(address)))
+    for disk in (resource_of_row(Kind.DISK, body) for body in disks):
+        known = found.get(_owner(disk), Present(tags=disk.other_tags))
+        found[_owner(disk)] = replace(known, disk_per_month=disk_price(disk), created=disk.created or known.created)
+    for address in (resource_of_row(Kind.PUBLIC_IP, body) for body in addresses):
+        known = found.get(_owner(address), Present(tags=address.other_tags))
         found[_owner(address)] = replace(known, address_per_month=address_per_month())
     return found
-
-
-def _part(kind: Kind, body: Mapping[str, Any]) -> ObservedResource:
-    # /subscriptions/S/resourceGroups/G/providers/…
-    words = str(body.get("id") or "").split("/")
-    return ObservedResource(
-        Ref(kind, words[4] if len(words) > 4 else "", str(body.get("name") or words[-1])), dict(body)
-    )
 
 
 def _owner(part: ObservedResource) -> str:
@@ -131,17 +118,4 @@ def _owner(part: ObservedResource) -> str:
 
 
 def _facts(machine: ObservedResource) -> Facts:
-    size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "")
-    return Facts(size or None, machine.region or None, is_spot(machine))
-
-
-def _created(part: ObservedResource) -> datetime | None:
-    return tags.moment({"time": str(part.properties.get("timeCreated") or "")}, "time")
-
-
-def _changed(machine: ObservedResource) -> datetime | None:
-    """Return when Azure last changed the VM: the time of its provisioning state."""
-    statuses = (machine.properties.get("instanceView") or {}).get("statuses") or []
-    times = (each.get("time") for each in statuses if str(each.get("code", "")).startswith("ProvisioningState/"))
-    found = tags.moment({"time": str(next(times, None) or "")}, "time")
-    return found.astimezone(UTC) if found else None
+    return Facts(machine.size or None, machine.region or None, machine.is_spot)

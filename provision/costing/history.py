@@ -1,7 +1,5 @@
 """The cost history of one machine: when it was on, at which price, and how long its disk and public IP existed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -10,7 +8,7 @@ from itertools import chain, pairwise
 from gpuinfra.models.cost import Amounts, Certainty, Source, least_certain
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
-from gpuinfra.provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
+from gpuinfra.provision.costing.timeline import StateChange, Stretch, Turn, merged, on_stretches, there_stretches
 
 _BEGINNINGS = frozenset({LedgerEntryKind.ON, LedgerEntryKind.CHANGED})
 _START_LIMIT = timedelta(minutes=10)
@@ -65,7 +63,7 @@ class HoldingPeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class CostHistory:
     """Everything known about the cost of one machine."""
 
     name: str
@@ -143,17 +141,17 @@ class History:
         return least_certain([self.compute_sure(since, until), *(each.sure for each in self._held(since, until))])
 
 
-def history(  # noqa: PLR0913 each source by name
+def cost_history(  # noqa: PLR0913 each source by name
     key: str,
     *,
-    log: Sequence[Change],
+    log: Sequence[StateChange],
     log_since: datetime | None,
     entries: Sequence[LedgerEntry],
     present: Present | None,
     now: datetime,
     pricing: Pricing,
     samples: Sequence[Sample] = (),
-) -> History:
+) -> CostHistory:
     """Return a machine's history from the log, the ledger and the current state. `log_since` is None without a log.
 
     `samples` are the VM's properties over time, from the log. `entries` are this machine's ledger entries, oldest
@@ -164,7 +162,7 @@ def history(  # noqa: PLR0913 each source by name
     facts = FactsTimeline(samples, ledger_samples(entries), _present_sample(present, entries, samples, now), log_since)
     on = on_stretches(known, now)
     name = entries[-1].machine if entries else key.rsplit("/", 1)[-1]
-    return History(
+    return CostHistory(
         name=name,
         key=key,
         facts=facts.latest(),
@@ -175,7 +173,7 @@ def history(  # noqa: PLR0913 each source by name
     )
 
 
-def _until(now: datetime, changes: Iterable[Change]) -> list[Change]:
+def _until(now: datetime, changes: Iterable[StateChange]) -> list[StateChange]:
     """Return the changes in order of time, none after `now`. Azure's clocks may be ahead of the one that gave `now`."""
     return sorted((replace(each, at=min(each.at, now)) for each in changes), key=lambda change: change.at)
 
@@ -211,7 +209,7 @@ def _in_turn(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     return [entry for _, _, entry in sorted(found, key=lambda each: each[:2])]
 
 
-def _changes(entries: Iterable[LedgerEntry]) -> Iterator[Change]:
+def _changes(entries: Iterable[LedgerEntry]) -> Iterator[StateChange]:
     """Return the ledger's power changes. An end also gives its beginning, and a beginning ends the time before."""
     begun: LedgerEntry | None = None
     moments = set[datetime]()
@@ -221,17 +219,17 @@ def _changes(entries: Iterable[LedgerEntry]) -> Iterator[Change]:
         moments = {*moments, entry.at} if is_same else {entry.at}
         if begun and not is_same:
             # Another client switched it off, at an unknown time.
-            yield Change(_lease_end(begun, since or entry.at), Turn.OFF, Source.LEDGER, guessed=True)
+            yield StateChange(_lease_end(begun, since or entry.at), Turn.OFF, Source.LEDGER, guessed=True)
         if since:
-            yield Change(since, Turn.ON, Source.LEDGER)
+            yield StateChange(since, Turn.ON, Source.LEDGER)
         if entry.what in _BEGINNINGS:
             begun = entry if begun is None or not is_same else begun
             continue
         if since:
-            yield Change(entry.at, Turn.OFF, Source.LEDGER)
+            yield StateChange(entry.at, Turn.OFF, Source.LEDGER)
         begun = None
         if entry.what is LedgerEntryKind.GONE:
-            yield Change(entry.at, Turn.GONE, Source.LEDGER)
+            yield StateChange(entry.at, Turn.GONE, Source.LEDGER)
 
 
 def _lease_end(begun: LedgerEntry, latest: datetime) -> datetime:
@@ -239,8 +237,8 @@ def _lease_end(begun: LedgerEntry, latest: datetime) -> datetime:
 
 
 def _ending(
-    known: Sequence[Change], entries: Sequence[LedgerEntry], present: Present | None, now: datetime
-) -> Iterator[Change]:
+    known: Sequence[StateChange], entries: Sequence[LedgerEntry], present: Present | None, now: datetime
+) -> Iterator[StateChange]:
     """Return the changes that must have happened since the last known one to reach the current state."""
     last = next((change for change in reversed(known) if change.turn is not Turn.BORN), None)
     seems_on = last is not None and last.turn is Turn.ON
@@ -248,16 +246,16 @@ def _ending(
     if is_on and not seems_on and present is not None:
         moments = (present.on_since, present.changed)
         after = [each for each in moments if each and (last is None or each > last.at)]
-        yield Change(min(after, default=now), Turn.ON, Source.AZURE)
+        yield StateChange(min(after, default=now), Turn.ON, Source.AZURE)
     elif seems_on and not is_on and last is not None:
-        yield Change(_latest_end(last, entries, present, now), Turn.OFF, Source.AZURE, guessed=True)
+        yield StateChange(_latest_end(last, entries, present, now), Turn.OFF, Source.AZURE, guessed=True)
     if present is None and known and known[-1].turn is not Turn.GONE:
         # Nothing is left, so it was deleted at some time after its last known change.
         end = _latest_end(last, entries, present, now) if seems_on and last else known[-1].at
-        yield Change(max(end, known[-1].at), Turn.GONE, Source.AZURE, guessed=True)
+        yield StateChange(max(end, known[-1].at), Turn.GONE, Source.AZURE, guessed=True)
 
 
-def _latest_end(last: Change, entries: Sequence[LedgerEntry], present: Present | None, now: datetime) -> datetime:
+def _latest_end(last: StateChange, entries: Sequence[LedgerEntry], present: Present | None, now: datetime) -> datetime:
     """Return the latest time at which the machine can have gone off: Azure's last change, or the lease's end."""
     if present and present.changed and present.changed > last.at:
         return present.changed
@@ -305,7 +303,7 @@ def _pieces(stretch: Stretch, facts: FactsTimeline, pricing: Pricing) -> Iterato
 
 
 def _holdings(
-    known: Sequence[Change],
+    known: Sequence[StateChange],
     entries: Sequence[LedgerEntry],
     present: Present | None,
     facts: FactsTimeline,
@@ -335,7 +333,9 @@ def _holdings(
             yield HoldingPeriod(replace(stretch, start=start, end=end), disk, address, price, has_vm)
 
 
-def _without_vm(known: Sequence[Change], present: Present | None, now: datetime) -> Iterator[tuple[datetime, datetime]]:
+def _without_vm(
+    known: Sequence[StateChange], present: Present | None, now: datetime
+) -> Iterator[tuple[datetime, datetime]]:
     """Return when the VM did not exist, after it was deleted.
 
     If it does not exist now and no source says since when, that is from the last known change on.

@@ -1,18 +1,14 @@
 """Find hourly prices: recorded at the time, from Azure's current list, or from the list shipped with gpuinfra."""
 
-from __future__ import annotations
-
-from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision.costing.facts import Facts
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import DATE
+from gpuinfra.provision.observed_resource import standard_size
 
 RECORDED = "recorded when the machine was switched on"
 TODAY = "Azure's price list of today"
 SHIPPED = f"the list of {DATE} that comes with gpuinfra"
 UNKNOWN = "not known for all of the time"
-
-_SIZES = {name.casefold(): name for name in SIZES}
 
 
 class PriceBook:
@@ -31,7 +27,7 @@ class PriceBook:
         """Return US dollars per hour, or None if unknown."""
         if facts.price is not None:
             return self._from(RECORDED, facts.price)
-        size, region = standard(facts.size or ""), facts.region or ""
+        size, region = standard_size(facts.size or ""), facts.region or ""
         for words, prices in ((TODAY, self._today), (SHIPPED, self._shipped)):
             price = prices.price(size, region, spot=facts.spot)
             if price is not None:
@@ -41,8 +37,3 @@ class PriceBook:
     def _from(self, words: str, price: float | None) -> float | None:
         self._used[words] = None
         return price
-
-
-def standard(size: str) -> str:
-    """Return the size in the spelling of Azure's price list. A VM keeps the case of its request."""
-    return _SIZES.get(size.casefold(), size)

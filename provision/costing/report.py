@@ -1,7 +1,5 @@
 """Create the rows of a cost report, by machine, by run or by tag value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,7 +8,7 @@ from itertools import pairwise
 from gpuinfra.models.cost import Amounts, Certainty, CostRow, Source, least_certain
 from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.provision.costing.facts import FactsTimeline
-from gpuinfra.provision.costing.history import History, Piece, ledger_samples
+from gpuinfra.provision.costing.history import CostHistory, Piece, ledger_samples
 from gpuinfra.provision.costing.pricing import PriceBook
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import shipped_prices
@@ -31,13 +29,13 @@ class Job:
     """If False, the job still runs as far as known, and `ended` is the report's time."""
 
 
-def by_machine(histories: Iterable[History], since: datetime, until: datetime) -> list[CostRow]:
+def by_machine(histories: Iterable[CostHistory], since: datetime, until: datetime) -> list[CostRow]:
     """Return one row per machine that cost anything, priced or not."""
     rows = (_row(each, since, until) for each in histories)
     return sorted((row for row in rows if _matters(row.amounts)), key=lambda row: (-row.amounts.total, row.label))
 
 
-def _row(each: History, since: datetime, until: datetime) -> CostRow:
+def _row(each: CostHistory, since: datetime, until: datetime) -> CostRow:
     return CostRow(
         label=each.name,
         amounts=each.amounts(since, until),
@@ -55,9 +53,9 @@ def _matters(amounts: Amounts) -> bool:
     return amounts.seconds > 0 or amounts.total > 0 or bool(amounts.missing)
 
 
-def by_tag(histories: Iterable[History], tag: str, since: datetime, until: datetime) -> list[CostRow]:
+def by_tag(histories: Iterable[CostHistory], tag: str, since: datetime, until: datetime) -> list[CostRow]:
     """Return one row per value of a tag. Machines without the tag share one row."""
-    groups: dict[str, list[History]] = {}
+    groups: dict[str, list[CostHistory]] = {}
     for each in histories:
         values = (value for name, value in each.tags.items() if name.casefold() == tag.casefold())
         groups.setdefault(next(values, NO_TAG), []).append(each)
@@ -75,7 +73,7 @@ def _together(label: str, rows: Sequence[CostRow]) -> CostRow:
     )
 
 
-def by_run(histories: Iterable[History], jobs: Sequence[Job], since: datetime, until: datetime) -> list[CostRow]:
+def by_run(histories: Iterable[CostHistory], jobs: Sequence[Job], since: datetime, until: datetime) -> list[CostRow]:
     """Return one row per run with its share of the machine's cost, and one per machine with the remaining cost.
 
     Concurrent runs share the cost. The machine's own row has the cost of disk and public IP.
@@ -128,7 +126,7 @@ def _running(jobs: Sequence[Job], start: datetime, end: datetime) -> list[Job]:
 
 
 def _share(
-    own: History, piece: Piece, jobs: Sequence[Job], span: tuple[datetime, datetime], shares: dict[str, Amounts]
+    own: CostHistory, piece: Piece, jobs: Sequence[Job], span: tuple[datetime, datetime], shares: dict[str, Amounts]
 ) -> None:
     """Divide the cost of a piece equally among the jobs that ran at each time."""
     start, end = max(piece.stretch.start, span[0]), min(piece.stretch.end, span[1])

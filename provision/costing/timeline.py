@@ -1,7 +1,5 @@
 """Determine when a machine was on, from all sources, without counting any second twice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,7 +18,7 @@ class Turn(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """A change of state at a certain time, with its source."""
 
     at: datetime
@@ -45,7 +43,7 @@ class Stretch:
         return max(0.0, (min(self.end, until) - max(self.start, since)).total_seconds())
 
 
-def merged(log: Iterable[Change], ledger: Iterable[Change], log_since: datetime | None) -> list[Change]:
+def merged(log: Iterable[StateChange], ledger: Iterable[StateChange], log_since: datetime | None) -> list[StateChange]:
     """Return the changes of both sources in order. If both report the same beginning or end, the log's time counts.
 
     The ledger has the time of the request, and the log the time when the machine was actually on. But the log may lag
@@ -62,7 +60,7 @@ def merged(log: Iterable[Change], ledger: Iterable[Change], log_since: datetime 
     ]
 
 
-def _is_told_later(change: Change, rest: Sequence[Change], log_since: datetime | None) -> bool:
+def _is_told_later(change: StateChange, rest: Sequence[StateChange], log_since: datetime | None) -> bool:
     """Return whether the log covers this time and reports the same change a little later."""
     if change.source is not Source.LEDGER or log_since is None or change.at < log_since:
         return False
@@ -79,12 +77,12 @@ def _is_told_later(change: Change, rest: Sequence[Change], log_since: datetime |
     return False
 
 
-def on_stretches(changes: Iterable[Change], now: datetime) -> list[Stretch]:
+def on_stretches(changes: Iterable[StateChange], now: datetime) -> list[Stretch]:
     """Return when the machine was on. If nothing ended the last period, it lasts until now."""
     return _stretches(changes, {Turn.ON}, {Turn.OFF, Turn.GONE}, now)
 
 
-def there_stretches(changes: Iterable[Change], now: datetime) -> list[Stretch]:
+def there_stretches(changes: Iterable[StateChange], now: datetime) -> list[Stretch]:
     """Return when the machine existed, on or off, because its disk and public IP cost money.
 
     If the log lacks the creation, the machine existed before its first start, for an unknown time.
@@ -93,13 +91,13 @@ def there_stretches(changes: Iterable[Change], now: datetime) -> list[Stretch]:
     return _stretches(known, {Turn.BORN, Turn.ON}, {Turn.GONE}, now)
 
 
-def _starts_by_log(change: Change) -> bool:
+def _starts_by_log(change: StateChange) -> bool:
     return change.turn is Turn.ON and change.source is Source.LOG
 
 
-def _stretches(changes: Iterable[Change], begins: set[Turn], ends: set[Turn], now: datetime) -> list[Stretch]:
+def _stretches(changes: Iterable[StateChange], begins: set[Turn], ends: set[Turn], now: datetime) -> list[Stretch]:
     found: list[Stretch] = []
-    began: Change | None = None
+    began: StateChange | None = None
     for change in changes:
         if began is None and change.turn in begins:
             began = change
@@ -107,11 +105,11 @@ def _stretches(changes: Iterable[Change], begins: set[Turn], ends: set[Turn], no
             found.append(_stretch(began, change))
             began = None
     if began is not None and began.at < now:
-        found.append(_stretch(began, Change(now, Turn.OFF, began.source, began.guessed)))
+        found.append(_stretch(began, StateChange(now, Turn.OFF, began.source, began.guessed)))
     return found
 
 
-def _stretch(began: Change, ended: Change) -> Stretch:
+def _stretch(began: StateChange, ended: StateChange) -> Stretch:
     sources = tuple(dict.fromkeys((began.source, ended.source)))
     if began.guessed or ended.guessed or Source.AZURE in sources:
         sure = Certainty.ESTIMATED

@@ -1,37 +1,35 @@
 """Check one machine: whether each layer that should switch it off is in place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.health import HealthCheck, ok, problem, warning
-from gpuinfra.provision import agent_role, tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState
-from gpuinfra.provision.lifecycle.lease import ON, why_off
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision.lifecycle.lease import BACKSTOP, why_off
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import BACKSTOP
+from gpuinfra.provision.power import BILLED, SHUT_DOWN
 from gpuinfra.provision.problems import role_help
 from gpuinfra.provision.resources.shutdown_schedule import schedule_for
 
-OLDEST_SECONDS = 120.0
+MAX_SILENCE_SECONDS = 120.0
 """An agent whose last sign of life is older than this has stopped: it reports every few seconds."""
 START_SECONDS = 300.0
 """Cloud-init starts the agent some time after the machine first accepts SSH."""
-_NOT_PROTECTED = {"", "false"}
 
 
 @dataclass(frozen=True)
-class Facts:
+class HealthFacts:
     """The data from Azure and from the machine."""
 
     subscription: str
     machine: ObservedResource
     schedule: ObservedResource | None
-    right: AgentRole
+    role: AgentRole
     permissions: Permissions
     """The caller's permissions in the machine's group."""
     now: datetime
@@ -49,15 +47,15 @@ class Facts:
     @property
     def is_on(self) -> bool:
         """Whether the machine is billed."""
-        return self.machine.power in ON
+        return self.machine.power in BILLED
 
 
-def examine(facts: Facts) -> tuple[HealthCheck, ...]:
+def examine(facts: HealthFacts) -> tuple[HealthCheck, ...]:
     """Return all checks, in the order of the layers."""
     return tuple(_examine(facts))
 
 
-def _examine(facts: Facts) -> Iterator[HealthCheck]:
+def _examine(facts: HealthFacts) -> Iterator[HealthCheck]:
     yield _state(facts)
     if facts.is_on:
         yield _lease(facts)
@@ -69,19 +67,19 @@ def _examine(facts: Facts) -> Iterator[HealthCheck]:
     yield _permissions(facts)
 
 
-def _state(facts: Facts) -> HealthCheck:
+def _state(facts: HealthFacts) -> HealthCheck:
     machine = facts.machine
     if machine.state == "Failed":
         why = f" ({machine.failure})" if machine.failure else ""
         fix = f"`gpuinfra up SPEC` makes it anew; `gpuinfra down {facts.name} --delete` removes it"
         return problem("state", f"its provisioning failed{why}; it is {machine.power}", fix)
-    if machine.power in {"stopped", "stopping"}:
+    if machine.power in SHUT_DOWN:
         seen = f"{machine.power}: it is of no use, and billed"
         return problem("state", seen, f"`gpuinfra down {facts.name}` deallocates it; `gpuinfra up SPEC` starts it")
     return ok("state", machine.power)
 
 
-def _lease(facts: Facts) -> HealthCheck:
+def _lease(facts: HealthFacts) -> HealthCheck:
     over, until = why_off(facts.machine, facts.now), tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
     if not over:
         return ok("lease", f"until {until:%Y-%m-%d %H:%M}Z")
@@ -94,12 +92,12 @@ def _lease(facts: Facts) -> HealthCheck:
     )
 
 
-def _has_just_started(facts: Facts) -> bool:
+def _has_just_started(facts: HealthFacts) -> bool:
     since = tags.moment(facts.machine.tags, tags.ON_SINCE)
     return since is not None and (facts.now - since).total_seconds() < START_SECONDS
 
 
-def _agent(facts: Facts) -> HealthCheck:
+def _agent(facts: HealthFacts) -> HealthCheck:
     state = facts.agent
     if state is None:
         seen = facts.no_agent or "nobody asked"
@@ -111,7 +109,7 @@ def _agent(facts: Facts) -> HealthCheck:
             return problem("agent", seen, f"{again}; a machine made by an older gpuinfra has none")
         return warning("agent", f"not seen: {seen}", f"`gpuinfra ssh {facts.name}` says more")
     age = state.age_seconds(facts.now)
-    if age > OLDEST_SECONDS:
+    if age > MAX_SILENCE_SECONDS:
         fix = f"`gpuinfra ssh {facts.name} -- sudo systemctl restart gpuinfra-agent`"
         return problem("agent", f"it has said nothing for {age:.0f} s: it is not alive", fix)
     if state.last_error:
@@ -121,24 +119,24 @@ def _agent(facts: Facts) -> HealthCheck:
     return ok("agent", f"it is alive ({state.action}); it ends the machine at {at:%Y-%m-%d %H:%M}Z ({cause})")
 
 
-def _role(facts: Facts) -> HealthCheck:
-    right = facts.right
-    if right.is_held:
+def _role(facts: HealthFacts) -> HealthCheck:
+    role = facts.role
+    if role.is_held:
         return ok("role", "the machine may switch itself off")
-    if right.state is RoleState.UNKNOWN:
-        return warning("role", f"whether the machine may switch itself off is not known: {right.code}: {right.message}")
-    seen = f"the machine may not switch itself off: {right.message}; Azure's schedule and `gpuinfra reap` still do"
+    if role.state is RoleState.UNKNOWN:
+        return warning("role", f"whether the machine may switch itself off is not known: {role.code}: {role.message}")
+    seen = f"the machine may not switch itself off: {role.message}; Azure's schedule and `gpuinfra reap` still do"
     principal = agent_role.principal_of(facts.machine)
     if not principal:
         return warning("role", seen, "`gpuinfra up SPEC` gives it an identity and the right")
     place = facts.machine.ref.id(facts.subscription)
     commands = [agent_role.assign_command(facts.subscription, place, principal)]
-    if not right.has_role:
+    if not role.has_role:
         commands.insert(0, agent_role.define_command(facts.subscription))
     return warning("role", seen, "`gpuinfra up SPEC` mends it where you may; else an administrator runs:", *commands)
 
 
-def _schedule(facts: Facts) -> HealthCheck:
+def _schedule(facts: HealthFacts) -> HealthCheck:
     until = tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
     mend = f"`gpuinfra up SPEC` sets it by the lease's end; so does `gpuinfra lease {facts.name} --extend 1h`"
     if until is None:
@@ -152,7 +150,7 @@ def _schedule(facts: Facts) -> HealthCheck:
     return ok("schedule", f"Azure stops it at {until + BACKSTOP:%H:%M} UTC, soon after the lease's end")
 
 
-def _wrong_schedule(facts: Facts, wanted: str) -> str:
+def _wrong_schedule(facts: HealthFacts, wanted: str) -> str:
     """Return what is wrong with Azure's shutdown schedule, or an empty string if it fires at this time of day."""
     if facts.schedule is None:
         return "Azure has no daily stop of the machine"
@@ -165,15 +163,15 @@ def _wrong_schedule(facts: Facts, wanted: str) -> str:
     return "" if (time, zone) == (wanted, "UTC") else f"Azure stops it at {time} {zone}, and not at {wanted} UTC"
 
 
-def _protection(facts: Facts) -> HealthCheck:
+def _protection(facts: HealthFacts) -> HealthCheck:
     found = tags.get(facts.machine.tags, tags.PROTECT)
-    if found.casefold() in _NOT_PROTECTED:
+    if not tags.is_protected(facts.machine.tags):
         return ok("protection", "`gpuinfra reap` may end it")
     seen = f"its tag {tags.PROTECT} is `{found}`: `gpuinfra reap` leaves it alone"
     return warning("protection", seen, "take the tag off where that is not meant")
 
 
-def _permissions(facts: Facts) -> HealthCheck:
+def _permissions(facts: HealthFacts) -> HealthCheck:
     found, group = facts.permissions, facts.machine.ref.group
     if not found.known:
         return warning("rights", f"Azure does not say what you may do in group {group}")

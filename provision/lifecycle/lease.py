@@ -5,29 +5,49 @@ end of the hours; the cost cap takes precedence over both. A tag stores this tim
 should be off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import from_tag as hours_from_tag
-from gpuinfra.provision.hours import is_on, next_change
-from gpuinfra.provision.hours import to_tag as hours_to_tag
+from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, is_on, next_change
+from gpuinfra.provision.lifecycle.terms import Terms, terms_from_tag, terms_of
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import Lease
-from gpuinfra.provision.terms import Terms, terms_of
-from gpuinfra.provision.terms import from_tag as terms_from_tag
+from gpuinfra.provision.power import BILLED
 
-ON = frozenset({"running", "starting", "stopped", "stopping"})
-"""Power states that are billed."""
 LEASE, HOURS, CAP = "lease", "hours", "cost cap"
 """What determines the time at which a machine goes off."""
 _OVER = {LEASE: "lease is over", HOURS: "hours are over", CAP: "cost cap is reached"}
 STARTED_OUTSIDE = "lease is over; started or changed outside gpuinfra since then"
+BACKSTOP = timedelta(minutes=35)
+"""How long after the end of the lease Azure's daily schedule stops the machine.
+
+A change shortly before the schedule fires takes effect only the next day. Sources name windows of 1 to 31 minutes. With
+this margin, both an extension at the last moment of a lease and a new end in the near future are outside that window.
+"""
 _MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The time that a machine may be on."""
+
+    on_since: datetime
+    until: datetime
+    decided: datetime | None = field(default=None, compare=False)
+    """When this was decided; None means at power-on."""
+
+    @property
+    def backstop(self) -> datetime:
+        """When Azure's schedule stops the machine if nothing else has."""
+        return self.until + BACKSTOP
+
+    @property
+    def is_daily(self) -> bool:
+        """Whether Azure's schedule can end the lease: it has a time of day but no date."""
+        return self.backstop - (self.decided or self.on_since) < timedelta(days=1)
 
 
 def decide(spec: Spec, machine: ObservedResource | None, now: datetime, terms: Terms | None = None) -> Lease:
@@ -35,7 +55,7 @@ def decide(spec: Spec, machine: ObservedResource | None, now: datetime, terms: T
     terms, hours = terms or terms_of(spec.lifecycle, None), spec.lifecycle.hours
     since = tags.moment(machine.tags, tags.ON_SINCE) if machine else None
     until = tags.moment(machine.tags, tags.LEASE_UNTIL) if machine else None
-    if machine is None or machine.power not in ON or since is None or until is None:
+    if machine is None or machine.power not in BILLED or since is None or until is None:
         since = now.replace(microsecond=0)
         return Lease(since, settled(now + terms.lease, since, terms, hours), now)
     if restarted := restarted_at(machine):
@@ -69,7 +89,7 @@ def kept_terms(spec: Spec, machine: ObservedResource | None) -> Terms | None:
 
     Prices may change while a machine is on; its cap does not.
     """
-    if machine is None or machine.power not in ON or tags.get(machine.tags, tags.DIGEST) != spec.digest():
+    if machine is None or machine.power not in BILLED or tags.get(machine.tags, tags.DIGEST) != spec.digest():
         return None
     found = terms_from_tag(tags.get(machine.tags, tags.TERMS))
     own = spec.lifecycle
@@ -118,25 +138,14 @@ def cause(marks: Mapping[str, str] | None, hours: Hours | None = None) -> str:
     return LEASE
 
 
-def changed_at(machine: ObservedResource) -> datetime | None:
-    """Return when the VM's last operation ended, from its instance view, or None if Azure does not show it."""
-    view = machine.properties.get("instanceView") or {}
-    times = (
-        status.get("time")
-        for status in view.get("statuses") or []
-        if str(status.get("code", "")).startswith("ProvisioningState/")
-    )
-    return tags.moment({"time": str(next(times, None) or "")}, "time")
-
-
 def restarted_at(machine: ObservedResource) -> datetime | None:
     """Return when a machine was started outside gpuinfra after the end of its lease, or None.
 
     Azure changed the VM after the end in its tag, which belongs to the previous time on. Lease and cost cap count from
     this start. A change of its tags by others looks the same.
     """
-    until, changed = tags.moment(machine.tags, tags.LEASE_UNTIL), changed_at(machine)
-    if machine.power not in ON or machine.state == "Failed" or until is None or changed is None or changed <= until:
+    until, changed = tags.moment(machine.tags, tags.LEASE_UNTIL), machine.changed
+    if machine.power not in BILLED or machine.state == "Failed" or until is None or changed is None or changed <= until:
         return None
     return changed.replace(microsecond=0)
 

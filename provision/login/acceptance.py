@@ -1,7 +1,5 @@
 """Whether a machine accepts a public key, and for how long it may refuse the login."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from gpuinfra.models.plan import Action, Plan
@@ -16,7 +14,7 @@ RESTART = 30.0
 # The machine has booted: a refusal is final.
 BOOTED = 5.0
 # A machine that has been on for this long has finished booting.
-LONGEST_BOOT = timedelta(minutes=10)
+MAX_BOOT = timedelta(minutes=10)
 
 
 def is_created_with(machine: ObservedResource, public_key: str) -> bool:
@@ -36,5 +34,5 @@ def login_seconds(plan: Plan, machine: ObservedResource, public_key: str, now: d
         # The first boot may not have finished.
         return FIRST_BOOT if has_key else RESTART
     since = tags.moment(machine.tags, tags.ON_SINCE)
-    may_boot = since is None or now - since < LONGEST_BOOT
+    may_boot = since is None or now - since < MAX_BOOT
     return FIRST_BOOT if has_key and may_boot else BOOTED

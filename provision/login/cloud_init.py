@@ -1,15 +1,16 @@
-"""Generate the cloud-init configuration for a new machine's first boot."""
-
-from __future__ import annotations
+"""Generate the cloud-init configuration for a new machine's first boot, with the guest agent."""
 
 import base64
 import gzip
+import io
 import json
+import zipfile
+from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
-from gpuinfra.provision.login.agent_archive import agent_archive
+from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.plan_input import HostKey
-from gpuinfra.provision.terms import Terms
 from gpuinfra.templates import read_template
 
 LARGEST = 64 * 1024
@@ -87,3 +88,36 @@ def _files(terms: Terms, home: str) -> list[dict[str, str]]:
         {"path": AGENT_CONFIG, "content": json.dumps(agent_config(terms, home)) + "\n", "permissions": "0644"},
         {"path": "/etc/ssh/sshd_config.d/60-gpuinfra.conf", "content": _SSH_SERVER, "permissions": "0644"},
     ]
+
+
+_REMOTE = "gpuinfra.remote"
+_SHARED = ("run_folder.py",)
+"""What the agent imports from the rest of `remote`."""
+_MAIN = f"import sys\n\nfrom {_REMOTE}.agent.main import main\n\nsys.exit(main())\n"
+
+
+def agent_archive() -> bytes:
+    """Return the archive; the same bytes for the same modules.
+
+    It is not compressed: cloud-init's own compression of the whole file makes it smaller.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, text in sorted(_contents()):
+            # Without a time, owner and mode of its own.
+            entry = zipfile.ZipInfo(name)
+            entry.create_system, entry.external_attr = 3, 0o100644 << 16
+            archive.writestr(entry, text)
+    return buffer.getvalue()
+
+
+def _contents() -> Iterator[tuple[str, str]]:
+    yield "__main__.py", _MAIN
+    root, folder = files(_REMOTE), _REMOTE.replace(".", "/")
+    yield "gpuinfra/__init__.py", ""
+    yield f"{folder}/__init__.py", ""
+    for name in _SHARED:
+        yield f"{folder}/{name}", root.joinpath(name).read_text("utf-8")
+    for file in root.joinpath("agent").iterdir():
+        if file.name.endswith(".py"):
+            yield f"{folder}/agent/{file.name}", file.read_text("utf-8")

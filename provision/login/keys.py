@@ -1,7 +1,5 @@
 """SSH keys: host keys for new machines, the user's own key, and the public key in a spec."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

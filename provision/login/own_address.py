@@ -1,7 +1,5 @@
 """Find the public IP address of this computer."""
 
-from __future__ import annotations
-
 import http.client
 import ipaddress
 import ssl

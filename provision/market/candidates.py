@@ -1,7 +1,5 @@
 """List the candidates for a machine in the spec's order, with every reason against each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 
@@ -25,7 +23,7 @@ def candidates(spec: Spec) -> tuple[Candidate, ...]:
     return tuple(Candidate(region, size, zone) for region, size, zone in places)
 
 
-def judge(
+def reasons_against(
     candidate: Candidate,
     spec: Spec,
     catalogue: Catalogue | None,

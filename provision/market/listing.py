@@ -1,7 +1,5 @@
 """List the available sizes with prices and quota, for `gpuinfra sizes`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 

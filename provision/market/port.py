@@ -1,7 +1,5 @@
 """The port to Azure's offers, and its values: sizes, quota, images, prices and permissions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from gpuinfra.models.offer import Offer, Quota, Rate
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline
 
 # Quotas that do not belong to a VM family.
 CORES = "cores"

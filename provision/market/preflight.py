@@ -1,7 +1,5 @@
 """Check everything before the first write: the login, the permissions, and where the machine is available."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -15,11 +13,11 @@ from gpuinfra.models.plan import Candidate, RejectedCandidate
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.market.candidates import candidates, judge
+from gpuinfra.provision.market.candidates import candidates, reasons_against
 from gpuinfra.provision.market.port import Catalogue, Image, Market, Prices
 from gpuinfra.provision.problems import explain, not_allowed
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.waiting import Deadline
 
 PROVIDERS = ("Microsoft.Compute", "Microsoft.Network", "Microsoft.DevTestLab")
 ACTIONS = (
@@ -47,10 +45,10 @@ class Preflight:
 
     subscription_name: str
     viable: tuple[Candidate, ...]
-    passed: tuple[RejectedCandidate, ...] = ()
+    rejected: tuple[RejectedCandidate, ...] = ()
     unregistered: tuple[str, ...] = ()
     """Resource providers to register before the first write."""
-    image: dict[str, Image] = field(default_factory=dict)
+    images: dict[str, Image] = field(default_factory=dict)
     """By region; a region that could not be queried is absent."""
     prices: Prices = field(default_factory=Prices)
     schedule_regions: frozenset[str] | None = None
@@ -70,7 +68,7 @@ def preflight(
     except Problem as problem:
         progress.fail(STEP, problem.diagnostics[0].summary)
         raise
-    count = len(found.viable) + len(found.passed)
+    count = len(found.viable) + len(found.rejected)
     progress.end(STEP, f"checked, {len(found.viable)} of {count} candidates are available")
     return found
 
@@ -99,12 +97,12 @@ def _preflight(market: Market, spec: Spec, deadline: Deadline, progress: Progres
         unknown = get(unregistered, "asking for resource providers") or ()
         found = {region: get(each, f"asking for sizes in {region}") for region, each in catalogues.items()}
         pictures = {region: get(each, f"asking for the image in {region}") for region, each in images.items()}
-        viable, passed = sort_out(spec, found, pictures, held)
+        viable, rejected = sort_out(spec, found, pictures, held)
         if not viable:
-            raise no_candidate(spec, passed)
+            raise no_candidate(spec, rejected)
         known = {region: image for region, image in pictures.items() if image}
         regions = get(schedules, "asking where Azure's daily schedule is offered")
-        return Preflight(name, viable, passed, unknown, known, _prices(prices, deadline), regions)
+        return Preflight(name, viable, rejected, unknown, known, _prices(prices, deadline), regions)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -147,36 +145,36 @@ def sort_out(
     held: Candidate | None = None,
 ) -> tuple[tuple[Candidate, ...], tuple[RejectedCandidate, ...]]:
     """Return the viable candidates, and the others with every reason."""
-    viable, passed = [], []
+    viable, rejected = [], []
     for each in candidates(spec):
-        reasons = judge(each, spec, catalogues.get(each.region), images.get(each.region), held=held)
+        reasons = reasons_against(each, spec, catalogues.get(each.region), images.get(each.region), held=held)
         if reasons:
-            passed.append(RejectedCandidate(each, reasons))
+            rejected.append(RejectedCandidate(each, reasons))
         else:
             viable.append(each)
-    return tuple(viable), tuple(passed)
+    return tuple(viable), tuple(rejected)
 
 
-def no_candidate(spec: Spec, passed: Sequence[RejectedCandidate], state: str = "nothing was created") -> Problem:
+def no_candidate(spec: Spec, rejected: Sequence[RejectedCandidate], state: str = "nothing was created") -> Problem:
     """Return the Problem for a spec without a viable candidate, with all reasons. `state` is the current state."""
-    helps = list(dict.fromkeys(reason.help for each in passed for reason in each.reasons if reason.help))
+    helps = list(dict.fromkeys(reason.help for each in rejected for reason in each.reasons if reason.help))
     models = dict.fromkeys(SIZES[size].gpu_model for size in spec.candidate_sizes)
     sizes = " or ".join(f"`gpuinfra sizes --gpu {quote(model)} --with-quota`" for model in models)
     return Problem(
         Diagnostic(
             Code.NO_CANDIDATE,
             "no candidate is available",
-            note="\n".join([state, *reason_table(passed)]),
+            note="\n".join([state, *reason_table(rejected)]),
             help="; ".join([f"{sizes} shows where there is one", *helps]),
         )
     )
 
 
-def reason_table(passed: Sequence[RejectedCandidate]) -> list[str]:
+def reason_table(rejected: Sequence[RejectedCandidate]) -> list[str]:
     """Return candidate, code and reason in columns. A candidate with two reasons has two lines."""
     rows = [
         (str(each.candidate) if number == 0 else "", reason.code, reason.text)
-        for each in passed
+        for each in rejected
         for number, reason in enumerate(each.reasons)
     ]
     first, second = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))

@@ -1,7 +1,5 @@
 """Find our resources whose machine is gone, and decide what to do with them. All pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -11,10 +9,10 @@ from gpuinfra.models.reap import Orphan, ReapAction
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Listed
-from gpuinfra.provision.lifecycle.reap import Rules, is_protected
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_price
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import LEFT_ALONE, has_our_name, is_leftover, left_alone
+from gpuinfra.provision.reaping.decide import Rules
 
 # `up` creates these resources before their machine.
 AGE = timedelta(hours=1)
@@ -71,7 +69,7 @@ def _orphan(part: Listed, rules: Rules) -> Orphan:
 
 def _verdict(part: Listed, rules: Rules) -> tuple[ReapAction, str]:
     """Return the decision for an orphan. A disk is deleted only on request, and never with unfetched outputs."""
-    if is_protected(part.tags):
+    if tags.is_protected(part.tags):
         return ReapAction.PROTECTED, f"{CAUSE}, and is protected"
     if part.ref.kind is Kind.DISK and not rules.deletes:
         return ReapAction.KEEP, f"{CAUSE}, but data may be on it"
@@ -89,12 +87,11 @@ def seen(orphan: Orphan, part: ObservedResource | None, interfaces: Collection[s
     """
     if part is None or not tags.belongs_to(part.tags, orphan.name) or is_used(part, interfaces):
         return None
-    if is_protected(part.tags):
+    if tags.is_protected(part.tags):
         return replace(orphan, action=ReapAction.PROTECTED, cause=f"{CAUSE}, and is protected")
     if part.ref.kind is not Kind.DISK:
         return orphan
-    sku = str((part.body.get("sku") or {}).get("name", ""))
-    return replace(orphan, per_month=disk_per_month(int(part.properties.get("diskSizeGB") or 0), sku))
+    return replace(orphan, per_month=disk_price(part))
 
 
 def is_used(part: ObservedResource, interfaces: Collection[str]) -> bool:

@@ -1,9 +1,8 @@
 """Reap a subscription: list, decide and act in parallel. A failure with one machine does not affect the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -24,21 +23,23 @@ from gpuinfra.models.reap import (
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Fleet, Listed
+from gpuinfra.provision.cloud import Cloud, Listed
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
 from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
+from gpuinfra.provision.power import STOPPED, STOPPED_BUT_BILLED
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.reaping.decide import STOPPED_FOR, Rules, decide, decide_all, disputed
 from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
 from gpuinfra.provision.reaping.start import start
 from gpuinfra.provision.reaping.stopper import TROUBLE_SECONDS, Stopper
 from gpuinfra.provision.remove import remove
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.task import Task
+from gpuinfra.provision.waiting import Deadline
 
 # Two pools of this size and eight workers that stop machines: sixteen in all.
 WORKERS = 4
@@ -50,7 +51,6 @@ class Reaper:
     """One run of the reaper."""
 
     cloud: Cloud
-    fleet: Fleet
     market: Market
     rules: Rules
     progress: Progress
@@ -95,18 +95,21 @@ class Reaper:
     def _pending(self) -> Sequence[Any]:
         return self._stopper.pending if self._stopper else ()
 
+    def _task(self, name: str) -> Task:
+        return Task(self.cloud, self.market, self.progress, self.journal(name), self.deadline)
+
     def _reap(self, pool: ThreadPoolExecutor) -> None:
         parts = pool.submit(self._parts)
-        rows = self.fleet.machines()
+        rows = self.cloud.fleet.machines()
         if self.rules.deletes:
             # Before `self.rules` is read: if the list fails, nothing may be deleted.
             protected = _protected(rows, parts.result())
             self.rules = replace(self.rules, protected=protected)
         now = self.cloud.now()
-        judged = verdicts(rows, self.rules, now)
+        judged = decide_all(rows, self.rules, now)
         if self.rules.deletes and self.has_outputs:
             self._keep_outputs(pool, judged, orphans(parts.result(), rows, self.rules, now), self.has_outputs)
-            judged = verdicts(rows, self.rules, now)
+            judged = decide_all(rows, self.rules, now)
         self.found.machines = len(judged)
         machines = [machine_of_row(row) for row in rows]
         self.found.untagged = [
@@ -124,9 +127,9 @@ class Reaper:
         self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
         kept = {verdict.ref for verdict in _those(judged, ReapAction.KEEP)}
         self.found.notes += [
-            f"{part.ref.name} is {STOPPED}; it is deallocated if it stays so for {format_duration(STOPPED_FOR)}"
-            for part in machines
-            if part.power == "stopped" and part.ref in kept
+            f"{each.ref.name} is {STOPPED_BUT_BILLED}; it is deallocated if this lasts {format_duration(STOPPED_FOR)}"
+            for each in machines
+            if each.power == STOPPED and each.ref in kept
         ]
         if self.dry_run:
             self.found.stopped = [EndedMachine(verdict) for verdict in _those(judged, ReapAction.STOP)]
@@ -171,7 +174,7 @@ class Reaper:
         unknown.
         """
         try:
-            return self.fleet.parts()
+            return self.cloud.fleet.parts()
         except CloudError as error:
             if error.fault is Fault.INTERRUPTED:
                 raise
@@ -214,7 +217,6 @@ class Reaper:
 
         return Stopper(
             cloud=self.cloud,
-            fleet=self.fleet,
             rules=self.rules,
             progress=self.progress,
             journal=self.journal,
@@ -234,30 +236,23 @@ class Reaper:
         """Return prices, requested in parallel so that no machine stays on because of them."""
         if not stops:
             return Prices()
-        wanted = {(stop.ref.group.casefold(), stop.ref.name.casefold()) for stop in stops}
-        own = [row for row in rows if _key(row) in wanted]
-        return self.market.prices(listing.sizes(own))
+        machines = [machine_of_row(row) for row in rows]
+        return self.market.prices(
+            dict.fromkeys(each.size for each in machines if any(same(each.ref, stop.ref) for stop in stops))
+        )
 
     def _still(self, verdict: ReapDecision) -> ObservedResource | None:
         """Return the machine if a second look leads to the same decision, else None."""
         machine = self.cloud.look(verdict.ref)
-        again = judge(machine, self.rules, self.cloud.now()) if machine else None
+        again = decide(machine, self.rules, self.cloud.now()) if machine else None
         return machine if again and again.action is verdict.action else None
 
     def _delete(self, verdict: ReapDecision) -> None:
         with self._record_failure(verdict.name, "delete", verdict.cause, verdict.ref.group):
             if self._still(verdict) is None:
                 return
-            receipt = Teardown(
-                name=verdict.name,
-                group=verdict.ref.group,
-                cloud=self.cloud,
-                market=self.market,
-                progress=self.progress,
-                journal=self.journal(verdict.name),
-                deadline=self.deadline,
-                cause=f"reap: {verdict.cause}",
-            ).delete()
+            task, cause = self._task(verdict.name), f"reap: {verdict.cause}"
+            receipt = Teardown(verdict.name, verdict.ref.group, task, cause).delete()
             if receipt.is_proof:
                 self.found.deleted.append(EndedMachine(verdict, receipt))
             else:
@@ -266,9 +261,8 @@ class Reaper:
     def _start(self, verdict: ReapDecision) -> None:
         with self._record_failure(verdict.name, "start", verdict.cause, verdict.ref.group):
             machine = self._still(verdict)
-            if machine is not None:
-                journal = self.journal(verdict.name)
-                start(self.cloud, machine, verdict, self.progress, journal, self.deadline)
+            if machine and verdict.until:
+                start(self._task(verdict.name), machine, verdict.until)
                 self.found.started.append(verdict)
 
     def _remove(self, name: str, own: Sequence[Orphan]) -> Sequence[Orphan]:
@@ -280,13 +274,23 @@ class Reaper:
             groups = {orphan.ref.group.casefold(): orphan.ref.group for orphan in going}.values()
             if not any(self.cloud.look(ref_of(Kind.VM, group, name)) for group in groups):
                 refs = [orphan.ref for orphan in going]
-                remove(self.cloud, refs, self.progress, self.journal(name), self.deadline)
+                remove(self._task(name), refs)
                 return [replace(orphan, removed=orphan in going) for orphan in own]
         return own
 
-    def _record_failure(self, name: str, action: str, cause: str, group: str) -> _FailureRecorder:
+    @contextmanager
+    def _record_failure(self, name: str, action: str, cause: str, group: str) -> Iterator[None]:
+        """Record a failure in this block in the result instead of raising it, so that the others continue."""
         self._others.append(name)
-        return _FailureRecorder(self, name, action, cause, group)
+        try:
+            yield
+        except CloudError as error:
+            if error.fault is Fault.INTERRUPTED:
+                raise  # what was interrupted stays in `not_begun`
+            self._fail(name, action, error, cause, group)
+        except Exception as error:  # noqa: BLE001, RUF100 one unexpected error must not stop the others
+            self._fail(name, action, error, cause, group)
+        self._others.remove(name)
 
     def _fail(self, name: str, action: str, error: Exception, cause: str, group: str) -> None:
         code, message = (
@@ -295,33 +299,10 @@ class Reaper:
         self.found.failed.append(ReapFailure(name, action, code, message, cause, group))
 
 
-@dataclass
-class _FailureRecorder:
-    """A context that records a failure in the result instead of raising it, so that the others continue."""
-
-    reaper: Reaper
-    name: str
-    action: str
-    cause: str
-    group: str
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, CloudError) and error.fault is Fault.INTERRUPTED:
-            return False
-        self.reaper._others.remove(self.name)
-        if not isinstance(error, Exception):
-            return False
-        self.reaper._fail(self.name, self.action, error, self.cause, self.group)
-        return True
-
-
 def _protected(rows: Sequence[dict[str, Any]], parts: Sequence[Listed]) -> frozenset[str]:
     """Return the case-folded names of machines with a protected resource."""
     marked = (*(row.get("tags") or {} for row in rows), *(part.tags for part in parts))
-    return frozenset(tags.get(marks, tags.NAME).casefold() for marks in marked if is_protected(marks)) - {""}
+    return frozenset(tags.get(marks, tags.NAME).casefold() for marks in marked if tags.is_protected(marks)) - {""}
 
 
 def _those(judged: Sequence[ReapDecision], action: ReapAction) -> list[ReapDecision]:
@@ -336,8 +317,3 @@ def _by_machine(lost: Sequence[Orphan]) -> Iterator[tuple[str, list[Orphan]]]:
     for _, own in groupby(lost, key=lambda orphan: orphan.name.casefold()):
         found = list(own)
         yield found[0].name, found
-
-
-def _key(row: dict[str, Any]) -> tuple[str, str]:
-    words = str(row.get("id") or "").casefold().split("/")
-    return (words[4], words[-1]) if len(words) > 4 else ("", "")

@@ -17,8 +17,8 @@ from gpuinfra.parse.tree import Mapping as Document
 from gpuinfra.parse.tree import Scalar, read
 from gpuinfra.provision.names import default_group, machine_key
 
-LONGEST = timedelta(days=90)
-MOST_COMMITS = 500
+MAX_AGE = timedelta(days=90)
+MAX_COMMITS = 500
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}
 _NO_BLOB = re.compile("0+")
@@ -119,6 +119,19 @@ def _names_here(root: Path) -> set[str]:
     return found
 
 
+def repository_of(file: Path) -> tuple[str, str]:
+    """Return the ID of the git repository that contains the spec, and a note if a shallow clone hides the ID."""
+    if not file.is_file():
+        return "", ""
+    try:
+        with open_repository(file.parent) as repository:
+            return repository.identify(), ""
+    except ShallowCloneError as error:
+        return "", f"`reap --specs` cannot know which repository the spec is from: {error}"
+    except GitError:
+        return "", ""
+
+
 # Git
 
 
@@ -151,8 +164,8 @@ def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -
         "--no-abbrev",
         "-z",
         "--format=%x01%H%x01",
-        f"--max-count={MOST_COMMITS}",
-        f"--since={(now - LONGEST).isoformat()}",
+        f"--max-count={MAX_COMMITS}",
+        f"--since={(now - MAX_AGE).isoformat()}",
         "HEAD",
         "--",
         # Without a pathspec, the whole repository counts.

@@ -3,8 +3,6 @@
 No worker waits for an operation. So a slow machine does not delay the others, and a few workers suffice for hundreds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,19 +11,18 @@ from datetime import datetime
 from gpuinfra.models.reap import EndedMachine, ReapAction, ReapDecision, ReapFailure
 from gpuinfra.models.receipt import OffProof, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
-from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Fleet
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.lease import ON, changed_at
-from gpuinfra.provision.lifecycle.reap import Rules, judge
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
 from gpuinfra.provision.names import name_of
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.power import BILLED, DEALLOCATED
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.reaping.decide import Rules, decide
+from gpuinfra.provision.waiting import Deadline
 
 WORKERS = 8
 DOING = "deallocating"
@@ -33,11 +30,11 @@ DOING = "deallocating"
 TROUBLE_SECONDS = 60.0
 OFF_SECONDS = 900.0
 # An operation that Azure accepted and that failed is requested again.
-MOST_ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 _PASSES = frozenset({Fault.BUSY, Fault.UNREACHABLE, Fault.THROTTLED})
 FIRST_PAUSE, GROWTH = 0.5, 1.4
 # Azure allows 25 requests per second, so many machines are looked at less often.
-LONGEST_PAUSE, LOOKS_A_SECOND = 3.0, 8.0
+MAX_PAUSE, LOOKS_A_SECOND = 3.0, 8.0
 
 
 @dataclass
@@ -64,7 +61,6 @@ class Stopper:
     """The stop of all machines that should be off."""
 
     cloud: Cloud
-    fleet: Fleet
     rules: Rules
     progress: Progress
     journal: Callable[[str], Journal]
@@ -92,7 +88,7 @@ class Stopper:
                     pause = FIRST_PAUSE  # a new request may succeed quickly
                 if self.pending:
                     self.cloud.interrupt.sleep(pause)
-                pause = min(max(LONGEST_PAUSE, len(self.pending) / LOOKS_A_SECOND), pause * GROWTH)
+                pause = min(max(MAX_PAUSE, len(self.pending) / LOOKS_A_SECOND), pause * GROWTH)
         finally:
             # Do not wait: after Ctrl-C a missing response must not block the user.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -115,7 +111,7 @@ class Stopper:
         except Exception as error:  # noqa: BLE001, RUF100 one unexpected error must not keep the others on
             return self._give_up(stop, type(error).__name__, str(error))
         if not over and stop.deadline.is_over:
-            return self._give_up(stop, "Timeout", "nobody has seen it off in time")
+            return self._give_up(stop, "Timeout", "it was not confirmed off in time")
         return over
 
     def _troubled(self, stop: Stop, error: CloudError) -> bool:
@@ -132,7 +128,7 @@ class Stopper:
         machine = self.cloud.look(ref)
         if machine is None:
             return self._off(stop, OffProof.ABSENT)
-        found = judge(machine, self.rules, self.cloud.now())
+        found = decide(machine, self.rules, self.cloud.now())
         if found is None or found.action is not ReapAction.STOP:
             self.spared.append(stop.verdict)
             return True
@@ -141,9 +137,9 @@ class Stopper:
             self.progress.begin(stop.step, DOING)
             self.journal(stop.verdict.name).intend(DOING, ref)
         if machine.state == DELETING:
-            self.fleet.ask_delete(ref)
+            self.cloud.fleet.ask_delete(ref)
         else:
-            self.fleet.ask_off(ref)
+            self.cloud.fleet.ask_off(ref)
         stop.asked_at, stop.attempts = self.cloud.now(), stop.attempts + 1
         return False
 
@@ -151,11 +147,11 @@ class Stopper:
         machine = self.cloud.look(stop.verdict.ref)
         if machine is None:
             return self._off(stop, OffProof.ABSENT)
-        if machine.power == "deallocated":
+        if machine.power == DEALLOCATED:
             return self._off(stop, OffProof.DEALLOCATED)
-        has_failed = machine.state == "Failed" and machine.power in ON
-        if has_failed and stop.machine and changed_at(machine) != changed_at(stop.machine):
-            if stop.attempts >= MOST_ATTEMPTS:
+        has_failed = machine.state == "Failed" and machine.power in BILLED
+        if has_failed and stop.machine and machine.changed != stop.machine.changed:
+            if stop.attempts >= MAX_ATTEMPTS:
                 return self._give_up(stop, machine.failure or "Failed", "Azure took it, and failed")
             stop.asked_at = None
         return False
@@ -186,23 +182,21 @@ class Stopper:
         )
         if machine is None:
             return gone
-        size = next(iter(listing.sizes([machine.body])), "")
-        spot = str(machine.properties.get("priority") or "").casefold() == "spot"
         return replace(
             gone,
             region=machine.region,
-            size=size,
-            spot=spot,
+            size=machine.size,
+            spot=machine.is_spot,
             billed_from=tags.moment(machine.tags, tags.ON_SINCE),
             billed_to=(stop.asked_at or now).replace(microsecond=0),
-            price_per_hour=self.prices().price(size, machine.region, spot=spot),
+            price_per_hour=self.prices().price(machine.size, machine.region, spot=machine.is_spot),
             residue=tuple(self._residue(verdict.name, machine)) if how is OffProof.DEALLOCATED else (),
             left_on_until=next_morning(now),
         )
 
     def _residue(self, name: str, machine: ObservedResource) -> list[Residue]:
         """Return what costs money while the machine is off, from its body and the listing, without further requests."""
-        disk = (machine.properties.get("storageProfile") or {}).get("osDisk") or {}
+        disk = machine.os_disk
         sku = str((disk.get("managedDisk") or {}).get("storageAccountType") or "")
         own = str(disk.get("name") or name_of(Kind.DISK, name))
         found = [Residue("disk", own, disk_per_month(int(disk.get("diskSizeGB") or 0), sku))]

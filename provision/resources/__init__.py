@@ -1,10 +1,8 @@
 """One module per resource kind: its desired state, and how the actual state differs. All pure.
 
-Each module has `desired(setting) -> Resource`, `differences(desired, part) -> Iterator[Difference]`, and
+Each module has `desired(plan_input) -> Resource`, `differences(desired, part) -> Iterator[Difference]`, and
 `update(desired, part) -> Resource`, which returns the body of a change in place.
 """
-
-from __future__ import annotations
 
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Shared helpers for resource kinds: tags, regions and differences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,15 +10,15 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import PlanInput
 
 
-def resource(setting: PlanInput, kind: Kind, properties: dict[str, Any], **more: Any) -> Resource:
+def resource(plan_input: PlanInput, kind: Kind, properties: dict[str, Any], **more: Any) -> Resource:
     """Return a resource of the machine with its region and tags."""
     body = {
-        "location": setting.candidate.region,
-        "tags": {**setting.spec.tags, tags.NAME: setting.spec.name},
+        "location": plan_input.candidate.region,
+        "tags": {**plan_input.spec.tags, tags.NAME: plan_input.spec.name},
         **more,
         "properties": properties,
     }
-    return Resource(setting.ref(kind), body)
+    return Resource(plan_input.ref(kind), body)
 
 
 def place(desired: Resource, part: ObservedResource) -> Iterator[Difference]:

@@ -1,7 +1,5 @@
 """The machine's OS disk. It is created and deleted with the VM; only size and SKU change separately."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
@@ -11,10 +9,10 @@ from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, resource, with_others
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired disk, for updates only: Azure creates the disk with the VM."""
-    disk = setting.spec.disk
-    return resource(setting, Kind.DISK, {"diskSizeGB": disk.size_gib}, sku={"name": disk.sku})
+    disk = plan_input.spec.disk
+    return resource(plan_input, Kind.DISK, {"diskSizeGB": disk.size_gib}, sku={"name": disk.sku})
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:
@@ -28,7 +26,7 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
     old, new = int(part.properties.get("diskSizeGB") or 0), wanted.body["properties"]["diskSizeGB"]
     if old and old != new:
         yield Difference("size", f"{old} GiB", f"{new} GiB", replaces=new < old, needs_off=True)
-    old_kind, new_kind = (part.body.get("sku") or {}).get("name", ""), wanted.body["sku"]["name"]
+    old_kind, new_kind = part.sku, wanted.body["sku"]["name"]
     if old_kind != new_kind:
         # Locally and zone-redundant disks cannot be converted into each other.
         replaces = old_kind.rsplit("_", 1)[-1] != new_kind.rsplit("_", 1)[-1]

@@ -1,7 +1,5 @@
 """The network interface: connects VNet, public IP and NSG."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
@@ -14,20 +12,20 @@ from gpuinfra.provision.resources.vnet import SUBNET, subnet_id
 CONFIGURATION = "primary"
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired NIC, whose public IP is deleted with the VM."""
-    address = {"id": setting.id(Kind.PUBLIC_IP), "properties": {"deleteOption": "Delete"}}
+    address = {"id": plan_input.id(Kind.PUBLIC_IP), "properties": {"deleteOption": "Delete"}}
     configuration = {
         "privateIPAllocationMethod": "Dynamic",
         "primary": True,
-        "subnet": {"id": subnet_id(setting)},
+        "subnet": {"id": subnet_id(plan_input)},
         "publicIPAddress": address,
     }
     properties = {
         "ipConfigurations": [{"name": CONFIGURATION, "properties": configuration}],
-        "networkSecurityGroup": {"id": setting.id(Kind.NSG)},
+        "networkSecurityGroup": {"id": plan_input.id(Kind.NSG)},
     }
-    return resource(setting, Kind.NIC, properties)
+    return resource(plan_input, Kind.NIC, properties)
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:

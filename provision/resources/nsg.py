@@ -1,7 +1,5 @@
 """The network security group: allows SSH from the addresses in the spec, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,10 +23,10 @@ _RULE = {
 update = whole_update
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired NSG with one rule. Azure's default rules deny everything else."""
-    rule = {**_RULE, "sourceAddressPrefixes": list(setting.sources)}
-    return resource(setting, Kind.NSG, {"securityRules": [{"name": RULE, "properties": rule}]})
+    rule = {**_RULE, "sourceAddressPrefixes": list(plan_input.sources)}
+    return resource(plan_input, Kind.NSG, {"securityRules": [{"name": RULE, "properties": rule}]})
 
 
 def has_own_rule(part: ObservedResource) -> bool:

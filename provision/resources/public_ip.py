@@ -1,7 +1,5 @@
 """The public IP: static, so that it stays the same while the machine is off."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,16 +15,16 @@ from gpuinfra.provision.resources.common import missing_tags, place, resource, w
 IDLE_MINUTES = 27
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired public IP, with the ready tag if the machine was ready. Azure no longer creates Basic ones."""
     properties = {
         "publicIPAllocationMethod": "Static",
         "publicIPAddressVersion": "IPv4",
         "idleTimeoutInMinutes": IDLE_MINUTES,
     }
-    wanted = resource(setting, Kind.PUBLIC_IP, properties, sku={"name": "Standard"})
-    if setting.ready:
-        wanted.body["tags"][tags.READY] = setting.ready
+    wanted = resource(plan_input, Kind.PUBLIC_IP, properties, sku={"name": "Standard"})
+    if plan_input.ready:
+        wanted.body["tags"][tags.READY] = plan_input.ready
     return wanted
 
 
@@ -39,10 +37,10 @@ def update(wanted: Resource, part: ObservedResource) -> Resource:
 
 def is_as_created(part: ObservedResource) -> bool:
     """Return whether it is a Standard static IP with our idle timeout and without a DNS name."""
-    sku, found = str((part.body.get("sku") or {}).get("name") or ""), part.properties
+    found = part.properties
     is_static = str(found.get("publicIPAllocationMethod") or "").casefold() == "static"
     is_ours = found.get("idleTimeoutInMinutes") == IDLE_MINUTES and not found.get("dnsSettings")
-    return sku.casefold() == "standard" and is_static and is_ours
+    return part.sku.casefold() == "standard" and is_static and is_ours
 
 
 def users(part: ObservedResource) -> list[dict[str, Any]]:

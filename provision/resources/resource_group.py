@@ -1,7 +1,5 @@
 """The resource group. An existing group that is not ours is used but never changed or deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
@@ -13,15 +11,15 @@ from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, whole_update
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired group. Its region is only that of its metadata.
 
     A group that the spec names outlives the machine, so it does not get the machine's tag.
     """
-    spec = setting.spec
+    spec = plan_input.spec
     own = {tags.NAME: spec.name} if is_default_group(spec.group_name, spec.name) else {}
-    body = {"location": setting.candidate.region, "tags": {**spec.tags, **own}}
-    return Resource(setting.ref(Kind.RESOURCE_GROUP), body)
+    body = {"location": plan_input.candidate.region, "tags": {**spec.tags, **own}}
+    return Resource(plan_input.ref(Kind.RESOURCE_GROUP), body)
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:

@@ -1,7 +1,5 @@
 """Azure's daily shutdown of the VM, soon after the lease's end. It needs neither gpuinfra nor the guest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -9,11 +7,11 @@ from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.lease import BACKSTOP
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
 
 update = whole_update
@@ -23,14 +21,14 @@ WINDOW = timedelta(minutes=31)
 TOO_LATE = "Azure may apply a change that is less than 31 minutes ahead from the next day on"
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired schedule for the machine's current lease."""
-    lease = setting.lease
-    properties = _properties(lease.until, lease.decided or lease.on_since, setting.id(Kind.VM))
-    return resource(setting, Kind.SHUTDOWN_SCHEDULE, properties)
+    lease = plan_input.lease
+    properties = _properties(lease.until, lease.decided or lease.on_since, plan_input.id(Kind.VM))
+    return resource(plan_input, Kind.SHUTDOWN_SCHEDULE, properties)
 
 
-def moved(
+def schedule_update(
     machine: ObservedResource, found: ObservedResource | None, until: datetime, now: datetime, subscription: str
 ) -> Resource | None:
     """Return the schedule to send for a lease that ends at `until`, without a spec; None if nothing must change.
@@ -43,15 +41,11 @@ def moved(
     own = {tags.NAME: name}
     body = {
         "location": machine.region,
-        "tags": with_others(found, own) if found else {**_users_own(machine), **own},
+        "tags": with_others(found, own) if found else {**machine.other_tags, **own},
         "properties": _properties(until, now, machine.ref.id(subscription)),
     }
     wanted = Resource(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name), body)
     return wanted if found is None or any(differences(wanted, found)) else None
-
-
-def _users_own(machine: ObservedResource) -> dict[str, str]:
-    return {key: value for key, value in machine.tags.items() if not key.casefold().startswith(OUR_PREFIX)}
 
 
 def _properties(until: datetime, now: datetime, machine: str) -> dict[str, Any]:

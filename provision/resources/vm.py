@@ -1,7 +1,5 @@
 """The virtual machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,36 +9,36 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import to_tag as hours_to_tag
+from gpuinfra.provision.lifecycle.hours import hours_to_tag
+from gpuinfra.provision.lifecycle.terms import terms_to_tag
 from gpuinfra.provision.login.cloud_init import custom_data
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import place, with_others
-from gpuinfra.provision.terms import to_tag
 
 IDENTITY = {"type": "SystemAssigned"}
 """The system-assigned identity with which the guest agent deallocates the VM: see `agent_role.py`."""
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired VM, including its disk."""
-    spec, candidate = setting.spec, setting.candidate
-    interface = {"id": setting.id(Kind.NIC), "properties": {"primary": True, "deleteOption": "Delete"}}
+    spec, candidate = plan_input.spec, plan_input.candidate
+    interface = {"id": plan_input.id(Kind.NIC), "properties": {"primary": True, "deleteOption": "Delete"}}
     properties = {
         "hardwareProfile": {"vmSize": candidate.size},
-        "storageProfile": {"imageReference": image_reference(spec), "osDisk": _disk(setting)},
-        "osProfile": _system(setting),
+        "storageProfile": {"imageReference": image_reference(spec), "osDisk": _disk(plan_input)},
+        "osProfile": _system(plan_input),
         "networkProfile": {"networkInterfaces": [interface]},
         "securityProfile": _security(spec),
         **_spot(spec),
     }
-    body = {"location": candidate.region, "tags": _tags(setting), "identity": IDENTITY, "properties": properties}
+    body = {"location": candidate.region, "tags": _tags(plan_input), "identity": IDENTITY, "properties": properties}
     if candidate.zone:
         body["zones"] = [candidate.zone]
-    if plan := setting.image_plan:
+    if plan := plan_input.image_plan:
         body["plan"] = {"publisher": plan.publisher, "name": plan.name, "product": plan.product}
-    secrets = {"osProfile": {"customData": custom_data(setting.host_key, setting.terms, spec.admin.username)}}
-    return Resource(setting.ref(Kind.VM), body, secrets)
+    secrets = {"osProfile": {"customData": custom_data(plan_input.host_key, plan_input.terms, spec.admin.username)}}
+    return Resource(plan_input.ref(Kind.VM), body, secrets)
 
 
 def image_reference(spec: Spec) -> dict[str, str]:
@@ -49,10 +47,10 @@ def image_reference(spec: Spec) -> dict[str, str]:
     return {"publisher": publisher, "offer": offer, "sku": sku, "version": version}
 
 
-def _disk(setting: PlanInput) -> dict[str, Any]:
-    disk = setting.spec.disk
+def _disk(plan_input: PlanInput) -> dict[str, Any]:
+    disk = plan_input.spec.disk
     return {
-        "name": setting.ref(Kind.DISK).name,
+        "name": plan_input.ref(Kind.DISK).name,
         "createOption": "FromImage",
         "caching": "ReadWrite",
         "diskSizeGB": disk.size_gib,
@@ -61,11 +59,11 @@ def _disk(setting: PlanInput) -> dict[str, Any]:
     }
 
 
-def _system(setting: PlanInput) -> dict[str, Any]:
-    username = setting.spec.admin.username
-    key = {"path": f"/home/{username}/.ssh/authorized_keys", "keyData": setting.public_key}
+def _system(plan_input: PlanInput) -> dict[str, Any]:
+    username = plan_input.spec.admin.username
+    key = {"path": f"/home/{username}/.ssh/authorized_keys", "keyData": plan_input.public_key}
     return {
-        "computerName": setting.spec.name,
+        "computerName": plan_input.spec.name,
         "adminUsername": username,
         "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": [key]}},
     }
@@ -86,23 +84,23 @@ def _spot(spec: Spec) -> dict[str, Any]:
     return {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": price}}
 
 
-def _tags(setting: PlanInput) -> dict[str, str]:
-    spec, lease = setting.spec, setting.lease
+def _tags(plan_input: PlanInput) -> dict[str, str]:
+    spec, lease = plan_input.spec, plan_input.lease
     found = {
         **spec.tags,
         tags.NAME: spec.name,
         tags.DIGEST: spec.digest(),
         tags.ON_SINCE: stamp(lease.on_since) or "",
         tags.LEASE_UNTIL: stamp(lease.until) or "",
-        tags.TERMS: to_tag(setting.terms),
-        tags.HOST_KEY: setting.host_key.public,
+        tags.TERMS: terms_to_tag(plan_input.terms),
+        tags.HOST_KEY: plan_input.host_key.public,
         tags.TARGET: spec.target_name,
     }
     hours = hours_to_tag(spec.lifecycle.hours) if spec.lifecycle.hours else None
     return {
         **found,
         **({tags.HOURS: hours} if hours else {}),
-        **({tags.REPOSITORY: setting.repository} if setting.repository else {}),
+        **({tags.REPOSITORY: plan_input.repository} if plan_input.repository else {}),
     }
 
 

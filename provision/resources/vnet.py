@@ -1,7 +1,5 @@
 """The virtual network, with one subnet for the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,15 +13,15 @@ SUBNET = "machines"
 RANGE = "10.77.0.0/24"
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired VNet. Only this machine is in it, so any address range works."""
     subnet = {"name": SUBNET, "properties": {"addressPrefix": RANGE}}
-    return resource(setting, Kind.VNET, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": [subnet]})
+    return resource(plan_input, Kind.VNET, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": [subnet]})
 
 
-def subnet_id(setting: PlanInput) -> str:
+def subnet_id(plan_input: PlanInput) -> str:
     """Return the ID of the subnet for the NIC."""
-    return f"{setting.id(Kind.VNET)}/subnets/{SUBNET}"
+    return f"{plan_input.id(Kind.VNET)}/subnets/{SUBNET}"
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:

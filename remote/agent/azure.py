@@ -1,15 +1,14 @@
-"""What the VM can ask of Azure: metadata, scheduled events, a token, its own deallocation, and the time."""
+"""The requests of the VM to Azure: metadata, scheduled events, a token, and its own deallocation."""
 
 from __future__ import annotations
 
-import email.utils
 import json
-import time
 import urllib.error
 import urllib.request
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
+
+from gpuinfra.remote.agent.clock import Clock
 
 METADATA_SECONDS, ARM_SECONDS = 3.0, 20.0
 METADATA_VERSION, EVENTS_VERSION, TOKEN_VERSION = "2021-02-01", "2020-07-01", "2018-02-01"
@@ -21,39 +20,6 @@ MANAGERS = {
     "azureusgovernmentcloud": "https://management.usgovcloudapi.net",
     "azurechinacloud": "https://management.chinacloudapi.cn",
 }
-
-
-class Clock:
-    """Azure's time, from its responses; the guest's time before the first one."""
-
-    def __init__(self) -> None:
-        self._heard: deque[tuple[float, float]] = deque(maxlen=20)
-
-    def hear(self, date: str | None) -> None:
-        """Note a response's `Date`."""
-        parsed = email.utils.parsedate_tz(date) if date else None
-        if parsed:
-            self._heard.append((time.monotonic(), float(email.utils.mktime_tz(parsed))))
-
-    @property
-    def is_set(self) -> bool:
-        """Whether a response was received."""
-        return bool(self._heard)
-
-    def now(self) -> float:
-        """Return seconds since 1970."""
-        if not self._heard:
-            return time.time()
-        at, moment = self._heard[-1]
-        return moment + (time.monotonic() - at)
-
-    def rate(self) -> float:
-        """Return Azure's seconds per second of the guest: 1, except in the sandbox."""
-        if len(self._heard) < 2:
-            return 1.0
-        (first, before), (last, after) = self._heard[0], self._heard[-1]
-        # A response has whole seconds.
-        return max(1.0, (after - before - 1.0) / max(last - first, 0.05))
 
 
 def manager_of(cloud: str) -> str:
@@ -80,28 +46,28 @@ class Azure:
         """Return this VM's metadata, including its tags."""
         found = self._ask_metadata(f"instance/compute?api-version={METADATA_VERSION}")
         if not isinstance(found, dict):
-            raise AzureError("instance metadata has no machine in it")
+            raise AzureError("instance metadata does not describe a VM")
         return found
 
     def events(self) -> Any:
-        """Return what Azure is about to do to this VM."""
+        """Return the scheduled events of this VM."""
         return self._ask_metadata(f"scheduledevents?api-version={EVENTS_VERSION}")
 
     def acknowledge(self, event: str) -> None:
-        """Tell Azure not to wait any longer for this event."""
+        """Tell Azure that this event can start now."""
         body = {"StartRequests": [{"EventId": event}]}
         self._ask_metadata(f"scheduledevents?api-version={EVENTS_VERSION}", body)
 
     def deallocate(self, machine: str, cloud: str) -> None:
-        """Deallocate this VM in this cloud. Returns when Azure has accepted the request."""
+        """Deallocate this VM in this cloud. Return when Azure has accepted the request."""
         if not machine:
-            raise AzureError("instance metadata never said which machine this is")
+            raise AzureError("instance metadata has not returned this VM's resource ID")
         manager = manager_of(cloud)
         path = f"identity/oauth2/token?api-version={TOKEN_VERSION}&resource={manager}/"
         answer = self._ask_metadata(path)
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not token:
-            raise AzureError("instance metadata gave no token")
+            raise AzureError("instance metadata returned no token")
         url = f"{(self._arm or manager).rstrip('/')}{machine}/deallocate?api-version={COMPUTE_VERSION}"
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         request = urllib.request.Request(url, b"", headers, method="POST")  # noqa: S310 Azure's own
@@ -115,19 +81,19 @@ class Azure:
         try:
             return json.loads(text) if text else None
         except ValueError:
-            raise AzureError("instance metadata answered no JSON") from None
+            raise AzureError("instance metadata returned invalid JSON") from None
 
     def _send(self, opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float) -> bytes:
         """Return the response's content. Every response has Azure's time, even an error."""
         what = f"{request.get_method()} {request.full_url.partition('?')[0]}"
         try:
             with opener.open(request, timeout=seconds) as response:
-                self._clock.hear(response.headers.get("Date"))
+                self._clock.note(response.headers.get("Date"))
                 content: bytes = response.read(4 * 1024 * 1024)
                 return content
         except urllib.error.HTTPError as error:
             with error:
-                self._clock.hear(error.headers.get("Date"))
+                self._clock.note(error.headers.get("Date"))
                 text = error.read(1000).decode("utf-8", "replace")
             raise AzureError(f"{what}: {error.code} {' '.join(text.split())[:300]}") from None
         except (OSError, ValueError, EOFError) as error:

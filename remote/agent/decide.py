@@ -1,6 +1,6 @@
 """Decide whether the machine goes off now, from the current state alone: no clock, no files, no network.
 
-A missed decision does no harm, because the next one needs only `Memory`.
+A missed decision does not matter, because the next one needs only `Memory`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpuinfra.remote.agent.terms import Terms, stamp
 from gpuinfra.remote.run_folder import COST_CAP, ENDS, EVICTED, IDLE, LEASE_OVER
 
-# The machine goes off after its run: no job is stopped for that.
+# The machine goes off because its run is over; no job is stopped for it.
 FINISHED = "job finished"
 
 BUSY_PERCENT = 5
@@ -111,7 +111,7 @@ class Memory:
     idle_since: float | None = None
     warned: tuple[tuple[str, float], ...] = ()
     begun: float | None = None
-    """The end of lease or cost cap for which jobs were asked to end. It stays in force after they have ended."""
+    """The end of the lease or cost cap for which jobs were asked to end. It still applies after they have ended."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,15 @@ def decide(facts: Facts, memory: Memory) -> Decision:
     near = [] if cause else list(_near(facts, until, limit, idle_until))
     warnings = tuple(each for each in near if each not in memory.warned)
     begun = until if cause in {LEASE_OVER, COST_CAP} else None
-    # An end that was moved away is warned of again when it is near.
-    left = Memory(idle_since, tuple(near) if cause is None else memory.warned, begun)
+    # After an end was moved, warn again when it is near.
+    next_memory = Memory(idle_since, tuple(near) if cause is None else memory.warned, begun)
     needing = tuple(run.id for run in facts.runs if run.needs_machine)
     ends_with = needing if any(run.ends_machine for run in facts.runs) else ()
     finish = _finish(facts)
     finished_until = finish[0] if finish else None
-    return Decision(until, limit, cause, detail, warnings, bool(near), left, idle_until, ends_with, finished_until)
+    return Decision(
+        until, limit, cause, detail, warnings, bool(near), next_memory, idle_until, ends_with, finished_until
+    )
 
 
 def end_of(facts: Facts) -> tuple[float, str]:
@@ -169,7 +171,7 @@ def end_of(facts: Facts) -> tuple[float, str]:
 
 
 def idle_from(facts: Facts, memory: Memory) -> float | None:
-    """Return since when there was no activity, or None while there is."""
+    """Return the time of the last activity, or None while the machine is active."""
     if facts.shows_life:
         return None
     before = facts.now if memory.idle_since is None else memory.idle_since
@@ -181,15 +183,15 @@ def _cause(
     facts: Facts, until: float, limit: str, idle_until: float | None, begun: float | None
 ) -> tuple[str | None, str]:
     if facts.notice is not None:
-        return EVICTED, "Azure takes this spot machine away"
-    # Jobs are asked a little earlier, so that the machine is not billed beyond the end.
+        return EVICTED, "Azure evicts this spot machine"
+    # Stop jobs a little earlier, so that the machine is not billed beyond the end.
     ahead = STOP_SECONDS if any(run.alive for run in facts.runs) else 0.0
     if facts.now >= until - ahead or begun == until:
         what = "the lease ends" if limit == LEASE_OVER else "the cost cap is reached"
         return limit, f"{what} at {stamp(until)}"
     finish = _finish(facts)
     if finish and facts.now >= finish[0]:
-        return FINISHED, f"run {finish[1]} is over and its client is gone"
+        return FINISHED, f"run {finish[1]} is over and its client is not connected"
     if idle_until is not None and facts.now >= idle_until:
         return IDLE, f"no job, no login and an idle GPU for {facts.terms.idle / 60:.0f} minutes"
     return None, ""
@@ -208,7 +210,7 @@ def _finish(facts: Facts) -> tuple[float, str] | None:
 
 
 def _near(facts: Facts, until: float, limit: str, idle_until: float | None) -> Iterator[tuple[str, float]]:
-    """Yield the ends that are so near that logged-in users should know."""
+    """Yield the ends that are near enough to warn logged-in users."""
     if until - facts.now <= WARN_SECONDS:
         yield limit, until
     # A short window must not warn from its start.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 PROGRAM_SECONDS, KILL_SECONDS = 5.0, 1.0
-LARGEST_FILE = 64 * 1024
+MAX_FILE = 64 * 1024
 
 
 class Program:
@@ -40,7 +40,7 @@ class Program:
         return output.decode("utf-8", "replace") if child.returncode == 0 else None
 
     def _give_up(self, child: subprocess.Popen[bytes]) -> None:
-        """Kill the child without waiting for long: a stuck driver can prevent its end."""
+        """Kill the child without a long wait, because a stuck driver can prevent its end."""
         child.kill()
         if child.stdout:
             child.stdout.close()
@@ -57,7 +57,7 @@ def read_utilization(output: str) -> int | None:
 
 
 def read_file(path: str) -> str | None:
-    """Return a small regular file's text, or None: a file in a user's folder may be a pipe or a device."""
+    """Return the text of a small regular file, or None for anything else, such as a pipe in a user's folder."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -65,7 +65,7 @@ def read_file(path: str) -> str | None:
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return None
-        return os.read(file, LARGEST_FILE).decode("utf-8", "replace")
+        return os.read(file, MAX_FILE).decode("utf-8", "replace")
     except OSError:
         return None
     finally:
@@ -81,20 +81,20 @@ def read_object(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def write_whole(path: str, value: Any) -> None:
+def write_json(path: str, value: Any) -> None:
     """Write JSON atomically: a reader sees the old or the new content, never a part."""
-    beside = f"{path}.{os.getpid()}.new"
+    new = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(beside)
+        os.unlink(new)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(beside, flags, 0o644), "wb") as output:
+        with os.fdopen(os.open(new, flags, 0o644), "wb") as output:
             os.fchmod(output.fileno(), 0o644)
             output.write(json.dumps(value).encode() + b"\n")
-        os.replace(beside, path)
+        os.replace(new, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            os.unlink(new)
         raise
 
 
@@ -107,11 +107,11 @@ def age_of(path: str) -> float | None:
 
 
 def booted_at(run: str) -> float:
-    """Return when this boot began by the guest's clock: from the kernel, and no file in `/run` is older."""
+    """Return when this boot began by the guest's clock: the kernel's time, or that of the oldest file in `/run`."""
     moments = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         moments.append(time.time() - float((read_file("/proc/uptime") or "").split()[0]))
     with contextlib.suppress(OSError):
-        beside = os.path.dirname(os.path.abspath(run))
-        moments.append(min(os.lstat(os.path.join(beside, name)).st_mtime for name in os.listdir(beside)))
+        parent = os.path.dirname(os.path.abspath(run))
+        moments.append(min(os.lstat(os.path.join(parent, name)).st_mtime for name in os.listdir(parent)))
     return max(moments) if moments else time.time()

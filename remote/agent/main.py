@@ -14,30 +14,31 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuinfra.remote.agent.azure import Azure, AzureError, Clock, read_notice
+from gpuinfra.remote.agent.azure import Azure, AzureError, read_notice
+from gpuinfra.remote.agent.clock import Clock, guest_seconds
 from gpuinfra.remote.agent.decide import Decision, Facts, Memory, Run, decide
-from gpuinfra.remote.agent.guest import Program, booted_at, read_file, read_object, read_utilization, write_whole
+from gpuinfra.remote.agent.guest import Program, booted_at, read_file, read_object, read_utilization, write_json
 from gpuinfra.remote.agent.runs import Runs
-from gpuinfra.remote.agent.teardown import Teardown
+from gpuinfra.remote.agent.teardown import AgentTeardown
 from gpuinfra.remote.agent.terms import read_config, read_moment, read_terms, stamp
 from gpuinfra.remote.run_folder import LEASE_OVER
 
 WATCHING, WARNING, STOPPING, DEALLOCATING = "watching", "warning", "stopping-jobs", "deallocating"
 
 TICK = 5.0
-# Azure recommends polling scheduled events once a second; changed tags are seen as fast.
-LONGEST_PAUSE, SHORTEST_PAUSE = 1.0, 0.1
-# Run programs less often than files are read: with an accelerated Azure clock they would use all the time.
-SHORTEST_LOOK = 0.3
+# Azure recommends polling scheduled events once a second. Changed tags are noticed as fast.
+MAX_PAUSE, MIN_PAUSE = 1.0, 0.1
+# Start programs at most this often: with an accelerated Azure clock they would use all the time.
+MIN_LOOK_SECONDS = 0.3
 FIRST_ANSWER_SECONDS = 30.0
 # After a gap this long between samples, idle time is unknown and starts from zero.
-LONGEST_GAP = 120.0
+MAX_GAP = 120.0
 NEVER = (-1e12, -1e12)
 
 
 def pause_for(rate: float) -> float:
     """Return the pause between two ticks in the guest's seconds, if Azure's clock runs at this rate."""
-    return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, TICK / max(rate, 1.0)))
+    return min(MAX_PAUSE, guest_seconds(TICK, max(rate, 1.0), at_least=MIN_PAUSE))
 
 
 class Agent:
@@ -56,7 +57,7 @@ class Agent:
         self._notice: dict[str, Any] | None = None
         self._power_on: float | None = None
         self._memory = Memory()
-        self._teardown: Teardown | None = None
+        self._teardown: AgentTeardown | None = None
         self._error: str | None = None
         self._logged: dict[str, str] = {}
         self._looked_at = NEVER
@@ -69,17 +70,17 @@ class Agent:
             try:
                 pause = self.tick()
             except Exception as error:
-                # After any error the next tick must come: without the agent, the machine stays billed.
+                # Continue after every error: without the agent, the machine stays billed.
                 self.log("tick", f"a tick failed: {type(error).__name__}: {error}")
-                pause = LONGEST_PAUSE
+                pause = MAX_PAUSE
             time.sleep(pause)
 
     def wait_for_azure(self) -> None:
-        """Wait briefly for Azure's time: the network may come up later."""
-        ends = time.monotonic() + FIRST_ANSWER_SECONDS
+        """Wait briefly for Azure's time, because the network may come up later."""
+        deadline = time.monotonic() + FIRST_ANSWER_SECONDS
         self._ask_azure()
-        while not self.clock.is_set and time.monotonic() < ends:
-            time.sleep(LONGEST_PAUSE)
+        while not self.clock.is_set and time.monotonic() < deadline:
+            time.sleep(MAX_PAUSE)
             self._ask_azure()
 
     def tick(self) -> float:
@@ -88,7 +89,7 @@ class Agent:
         facts = self._facts()
         decision = decide(facts, self._memory)
         if decision.cause and self._teardown is None:
-            # The last look was a while ago: look again, so that a new login or job is not missed.
+            # Look again, so that a login or job since the last look is not missed.
             self._looked_at = NEVER
             facts = self._facts()
             decision = decide(facts, self._memory)
@@ -97,7 +98,7 @@ class Agent:
             self._warn(cause, moment, facts.now)
         action = self._act(facts, decision)
         self._write_state(facts, decision, action)
-        return SHORTEST_PAUSE if action == STOPPING else pause_for(self.clock.rate())
+        return MIN_PAUSE if action == STOPPING else pause_for(self.clock.rate())
 
     # Look
 
@@ -134,7 +135,7 @@ class Agent:
         )
 
     def _power_on_at(self, now: float) -> float:
-        """Return when an agent first ran in this boot. A file in `/run` keeps that for a restarted agent."""
+        """Return when an agent first ran in this boot. A file in `/run` stores it for a restarted agent."""
         if self._power_on is None:
             file = os.path.join(self._folder, "power-on.json")
             known = read_moment((read_object(file) or {}).get("powerOn"))
@@ -148,22 +149,22 @@ class Agent:
         """Return what the last agent of this boot knew, unless that is too old."""
         found = read_object(os.path.join(self._folder, "agent.json")) or {}
         at = read_moment(found.get("at"))
-        if at is None or not 0 <= now - at <= LONGEST_GAP * self.clock.rate():
+        if at is None or now < at or guest_seconds(now - at, self.clock.rate()) > MAX_GAP:
             return Memory()
         return Memory(read_moment(found.get("idleSince")))
 
     def _signs(self, now: float) -> tuple[tuple[Run, ...], int, int | None]:
-        """Return activity of jobs, users and GPUs. What cannot be queried counts as none, so that waste ends."""
+        """Return activity of jobs, users and GPUs. A failed query counts as inactive, so that the machine goes off."""
         at, moment = self._looked_at
         if self._teardown and self._teardown.is_stopping:
             # Only jobs matter now, and they are checked in every tick.
             self._found = (self._runs.look(), *self._found[1:])
-        elif abs(now - moment) >= TICK - LONGEST_PAUSE / 2 and time.monotonic() - at >= SHORTEST_LOOK:
+        elif abs(now - moment) >= TICK - MAX_PAUSE / 2 and time.monotonic() - at >= MIN_LOOK_SECONDS:
             sessions = self._sessions.ask()
             count = len((sessions or "").splitlines())
             self._found = (self._runs.look(), count, read_utilization(self._gpus.ask() or ""))
             self._looked_at = (time.monotonic(), now)
-            self.log("ss", "" if sessions is not None else "`ss` cannot be asked: logins are not seen")
+            self.log("ss", "" if sessions is not None else "`ss` does not run: logins are not detected")
         return self._found
 
     # Act
@@ -177,7 +178,7 @@ class Agent:
             self._teardown = None
             return WARNING if decision.is_warning else WATCHING
         if self._teardown is None:
-            self._teardown = Teardown(self._azure, self._runs, self.clock, self.log)
+            self._teardown = AgentTeardown(self._azure, self._runs, self.clock, self.log)
         is_stopping = self._teardown.proceed(decision.cause, decision.detail, facts, self._machine)
         return STOPPING if is_stopping else DEALLOCATING
 
@@ -185,7 +186,7 @@ class Agent:
         minutes = max(1, round((moment - now) / 60))
         text = f"gpuinfra: this machine is switched off at {stamp(moment)}, in about {minutes} min: {cause}."
         if cause == LEASE_OVER:
-            text += " To have it longer: gpuinfra lease NAME --extend 2h"
+            text += " To extend the lease: gpuinfra lease NAME --extend 2h"
         self.log("wall", text)
         if self._wall is not None and self._wall.poll() is None:
             return  # the last message is stuck at a terminal
@@ -221,7 +222,7 @@ class Agent:
         """Write a file. A failure is only reported, because the machine must still go off."""
         try:
             os.makedirs(self._folder, mode=0o755, exist_ok=True)
-            write_whole(file, value)
+            write_json(file, value)
             self.log("state", "")
         except OSError as error:
             self.log("state", f"the state cannot be written: {error}")

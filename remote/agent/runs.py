@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuinfra.remote.agent.decide import Run
-from gpuinfra.remote.agent.guest import Program, age_of, read_object, write_whole
+from gpuinfra.remote.agent.guest import Program, age_of, read_object, write_json
 from gpuinfra.remote.agent.terms import positive
 from gpuinfra.remote.run_folder import ALIVE, CONTROL, HEARTBEAT, ROOT, RUNS, STATE, STOP_REASON, container_name
 
@@ -102,7 +102,7 @@ class Runs:
     def end(self, run: Run, how: str, detail: str, grace: float) -> None:
         """Ask a job to end, and record why. A failure to record does not prevent the request."""
         with contextlib.suppress(OSError):
-            write_whole(self.path(run.id, STOP_REASON), {"how": how, "detail": detail})
+            write_json(self.path(run.id, STOP_REASON), {"how": how, "detail": detail})
         if run.container:
             null = subprocess.DEVNULL
             words = ["docker", "stop", "-t", str(max(1, int(grace))), container_name(run.id)]

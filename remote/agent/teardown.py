@@ -1,4 +1,4 @@
-"""Switch the machine off: ask its jobs to end, then ask Azure to deallocate it, until Azure accepts."""
+"""Turn the machine off: ask its jobs to end, then ask Azure to deallocate it until Azure accepts."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpuinfra.remote.agent.azure import Azure, AzureError, Clock
+from gpuinfra.remote.agent.azure import Azure, AzureError
+from gpuinfra.remote.agent.clock import Clock, guest_seconds
 from gpuinfra.remote.agent.decide import STOP_SECONDS, Facts
 from gpuinfra.remote.agent.runs import Runs
 from gpuinfra.remote.run_folder import EVICTED
 
 GRACE_SECONDS = 20.0
 EVICTION_GRACE_SECONDS, EVICTION_STOP_SECONDS = 15.0, 20.0
-# A job needs some of the guest's own time to end, however fast Azure's clock runs.
-SHORTEST_GRACE = 2.0
-FIRST_BACK_OFF, LONGEST_BACK_OFF = 1.0, 60.0
+# A job needs some of the guest's time to end, however fast Azure's clock runs.
+MIN_GRACE = 2.0
+FIRST_BACK_OFF, MAX_BACK_OFF = 1.0, 60.0
 ACCEPTED_SECONDS = 600.0
 
 
 def back_off(failures: int) -> float:
     """Return the pause after this number of failures."""
-    return min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(failures - 1, 16))
+    return min(MAX_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(failures - 1, 16))
 
 
-class Teardown:
-    """One end of the machine, from its first decision until the machine is off or the end is called off."""
+class AgentTeardown:
+    """Turns the machine off, from the first decision until the machine is off or the decision is revoked."""
 
     def __init__(self, azure: Azure, runs: Runs, clock: Clock, log: Callable[[str, str], None]) -> None:
         self._azure, self._runs, self._clock, self._log = azure, runs, clock, log
@@ -38,15 +39,15 @@ class Teardown:
         self.cause = ""
         self.error: str | None = None
         self.is_stopping = True
-        """Whether jobs have not ended yet, and still have time to."""
+        """Whether jobs still run and have time left to end."""
 
     def is_accepted(self, now: float) -> bool:
-        """Return whether Azure has accepted to deallocate the machine. If that takes too long, it is asked again."""
+        """Return whether Azure has accepted the deallocation. After too long without effect, ask it again."""
         if self._accepted is None:
             return False
         if 0 <= now - self._accepted < ACCEPTED_SECONDS:
             return True
-        self._log("end", "Azure accepted it, but this machine is still on: asking again")
+        self._log("end", "Azure accepted the deallocation, but this machine is still on: asking again")
         self._accepted = None
         return False
 
@@ -59,18 +60,18 @@ class Teardown:
             return True
         if cause == EVICTED:
             self._acknowledge(facts.notice)
-        # Azure evicts it within a minute. If it stays on after its jobs have ended, do not wait forever.
+        # Azure evicts the VM within a minute. If it does not, deallocate it.
         if cause != EVICTED or time.monotonic() - self._began >= ACCEPTED_SECONDS:
             self._deallocate(machine)
         return False
 
     def _stop_jobs(self, detail: str, facts: Facts) -> None:
-        """Ask every job to end, including new ones, and note whether to wait for one."""
+        """Ask every running job to end, and note whether to wait for one."""
         grace, limit = GRACE_SECONDS, STOP_SECONDS
         if self.cause == EVICTED:
             grace, limit = EVICTION_GRACE_SECONDS, EVICTION_STOP_SECONDS
-        # Azure's time is what is billed.
-        grace, limit = max(grace / facts.rate, SHORTEST_GRACE), max(limit / facts.rate, 2 * SHORTEST_GRACE)
+        grace = guest_seconds(grace, facts.rate, at_least=MIN_GRACE)
+        limit = guest_seconds(limit, facts.rate, at_least=2 * MIN_GRACE)
         alive = [run for run in facts.runs if run.alive]
         for run in alive:
             if run.id not in self._asked:
@@ -87,15 +88,15 @@ class Teardown:
             self._azure.acknowledge(notice)
         except AzureError as error:
             self.error = str(error)
-            self._log("azure", f"the eviction is not acknowledged: {error}")
+            self._log("azure", f"cannot acknowledge the eviction: {error}")
             return
         self._acknowledged, self.error = notice, None
-        self._log("azure", "the eviction may go on")
+        self._log("azure", "the eviction is acknowledged")
 
     def _deallocate(self, machine: Mapping[str, Any]) -> None:
         now = self._clock.now()
         # A clock that was set back must not extend the wait.
-        if self._next_try - LONGEST_BACK_OFF <= now < self._next_try:
+        if self._next_try - MAX_BACK_OFF <= now < self._next_try:
             return
         try:
             self._azure.deallocate(str(machine.get("resourceId") or ""), str(machine.get("azEnvironment") or ""))
@@ -104,7 +105,7 @@ class Teardown:
             wait = back_off(self._failures)
             self._next_try = now + wait
             self.error = str(error)
-            self._log("azure", f"not switched off, try {self._failures}; the next in {wait:.0f} s: {error}")
+            self._log("azure", f"deallocation failed, attempt {self._failures}; next attempt in {wait:.0f} s: {error}")
             return
         self._accepted, self._failures, self._next_try, self.error = self._clock.now(), 0, 0.0, None
-        self._log("azure", "Azure has accepted to deallocate this machine")
+        self._log("azure", "Azure has accepted the deallocation of this machine")

@@ -1,4 +1,4 @@
-"""What the agent is told: terms and times in the VM's tags, and its own configuration."""
+"""The agent's input: terms and times in the VM's tags, and its configuration file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Terms:
 
 
 def stamp(moment: float) -> str:
-    """Return `2026-11-16T08:00:00Z`, limited to the years that this format can show."""
+    """Format a time as `2026-11-16T08:00:00Z`, limited to the years that this format can show."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(moment, 0.0), 253402300799.0)))
 
 
 def read_moment(text: Any) -> float | None:
-    """Parse the text from `stamp`; return None for other text, because anyone can write a tag."""
+    """Parse a time as `stamp` formats it. Return None for other text, because anyone can write a tag."""
     found = _MOMENT.fullmatch(text) if isinstance(text, str) else None
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""A machine's public host key: what is compared, and what people compare."""
+"""A machine's public host key and its fingerprint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuinfra.runner.errors import HostKeyInvalid
 
-# How a key of each kind signs, the best first. SHA-1, as `ssh-rsa` itself uses, is not secure.
+# The signature algorithms of each key type, the best first; without SHA-1, which `ssh-rsa` itself uses.
 ALGORITHMS = {
     "ssh-ed25519": ("ssh-ed25519",),
     "ecdsa-sha2-nistp256": ("ecdsa-sha2-nistp256",),
@@ -20,22 +20,22 @@ ALGORITHMS = {
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """The kind of key, and its bytes as they go over the wire."""
+    """The type of a key, and its bytes as SSH sends them."""
 
     kind: str
     blob: bytes
 
     @classmethod
     def parse(cls, text: str) -> HostKey:
-        """`ssh-ed25519 AAAA…`, with or without a comment."""
+        """Return the key of a text such as `ssh-ed25519 AAAA…`, with or without a comment, or raise HostKeyInvalid."""
         kind, _, rest = text.strip().partition(" ")
         try:
             blob = base64.b64decode(rest.split()[0], validate=True)
-        except (IndexError, ValueError):  # binascii.Error is one, and text that is not ASCII is another
+        except (IndexError, ValueError):  # ValueError also for a binascii.Error and for text that is not ASCII
             blob = b""
-        # The blob says its kind once more; what follows is the key.
-        beginning = len(kind).to_bytes(4, "big") + kind.encode()
-        if kind not in ALGORITHMS or not blob.startswith(beginning) or len(blob) <= len(beginning):
+        # The bytes repeat the type; the key follows.
+        prefix = len(kind).to_bytes(4, "big") + kind.encode()
+        if kind not in ALGORITHMS or not blob.startswith(prefix) or len(blob) <= len(prefix):
             raise HostKeyInvalid(
                 f"the machine's host key is `{text[:80]}`; expected a public key such as `ssh-ed25519 AAAA…`"
             )
@@ -43,12 +43,12 @@ class HostKey:
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """What to agree on with the machine, so that this key is the one it shows."""
+        """The signature algorithms to offer, so that the machine shows this key and not another one."""
         return ALGORITHMS[self.kind]
 
     @property
     def fingerprint(self) -> str:
-        """As `ssh-keygen -l` prints it."""
+        """The fingerprint as `ssh-keygen -l` prints it."""
         return f"SHA256:{base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip('=')}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The host keys that this computer knows: what `up`, `attach` and `ssh` recorded, outside of any project."""
+"""The host keys that `up`, `attach` and `ssh` recorded on this computer, outside of any project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KNOWN_HOSTS = f"{FOLDER}/known_hosts"
 
 
 def read_known_hosts() -> str:
-    """Return the user's known-hosts file of gpuinfra; empty if there is none."""
+    """Return the content of the known-hosts file that gpuinfra writes, or an empty string if there is none."""
     try:
         return Path(KNOWN_HOSTS).expanduser().read_text("utf-8", "replace")
     except (OSError, RuntimeError):  # RuntimeError: HOME is not set
@@ -30,62 +30,63 @@ def recorded_keys(target: Target) -> list[KnownHost]:
 
 
 def check_known_key(
-    target: Target, says: str = "its target file", known: Collection[HostKey] = (), accepted: str | None = None
+    target: Target, source: str = "its target file", known: Collection[HostKey] = (), accepted: str | None = None
 ) -> None:
     """Raise HostKeyChanged with both fingerprints if the target's host key is not a known one.
 
-    Keys that were recorded for the machine's name decide. `known` counts only where there are none, or only those of
-    machines that may not have been created. A key that the user accepted, or its fingerprint, decides alone.
+    The keys recorded for the machine's name decide. `known` counts only if there are none, or if their machines may not
+    have been created. If the user accepted a key, or its fingerprint, only that one counts. `source` names the origin
+    of the target's key in the message.
     """
     now = HostKey.parse(target.host_key)
     if accepted:
         if accepted.strip() not in {now.fingerprint, str(now)}:
-            raise _changed(target, says, [accepted.strip()], now)
+            raise _changed(target, source, [accepted.strip()], now)
         return
     recorded = recorded_keys(target)
     expected = [each.key for each in recorded]
     if all(each.is_pending for each in recorded):
         expected += known
     if expected and now not in expected:
-        raise _changed(target, says, [key.fingerprint for key in expected], now)
+        raise _changed(target, source, [key.fingerprint for key in expected], now)
 
 
-def _changed(target: Target, says: str, expected: Collection[str], now: HostKey) -> HostKeyChanged:
+def _changed(target: Target, source: str, expected: Collection[str], now: HostKey) -> HostKeyChanged:
     before, shown = " or ".join(dict.fromkeys(expected)), now.fingerprint
     return HostKeyChanged(
-        f"`{target.machine}` is expected with {before}; {says} now says {shown}; nothing was sent to it",
-        "another machine may answer under this name. Only if you know that it has a new key, accept it: "
-        f"`gpuinfra up SPEC --host-key {shown}` for a machine of a spec, "
-        f"`gpuinfra attach {quote(target.name)} … --host-key {shown}` for another one; "
-        f"`ssh-keygen -R {host_alias(target)} -f {KNOWN_HOSTS}` forgets all keys of the name",
+        f"`{target.machine}` has the recorded host key {before}, but {source} now has {shown}; nothing was sent to it",
+        "another machine may have this name. Accept the new key only if you know that the machine's key changed: "
+        f"`gpuinfra up SPEC --host-key {shown}` for a machine with a spec, "
+        f"`gpuinfra attach {quote(target.name)} … --host-key {shown}` for an attached one; "
+        f"`ssh-keygen -R {host_alias(target)} -f {KNOWN_HOSTS}` removes all recorded keys of the name",
     )
 
 
 def is_own_machine(target: Target) -> bool:
-    """Whether the user created this machine with `up` or attached it with `attach` on this computer."""
+    """Return whether the user created this machine with `up` or attached it with `attach` on this computer."""
     return is_own_key(read_known_hosts(), target)
 
 
 OWN = ("up:", "attach:")
 PENDING = "#"
-"""Behind the source of a key that a command recorded before it created the machine; a mark of that command follows."""
+"""Follows the source of a key that a command recorded before it created the machine; the command's id comes next."""
 
 
 SANDBOX = ".sandbox"
 
 
 def host_name(target: Target) -> str:
-    """Return the name for `ssh NAME`. A simulated machine and a real one of the same name have different ones."""
+    """Return the name for `ssh NAME`, which differs between a real machine and a simulated one of the same name."""
     return f"{target.machine}{SANDBOX}" if target.simulated else target.machine
 
 
 def host_alias(target: Target) -> str:
-    """The name by which the machine is a known host, whatever its address is today. OpenSSH makes it lower case."""
+    """Return the machine's name in known-hosts files, in lower case as OpenSSH needs it. Addresses may change."""
     return f"gpuinfra-{host_name(target)}".lower()
 
 
 def known_hosts_line(target: Target, source: str = "") -> str:
-    """The machine as a known host; with the command that recorded it, if any, as the line's comment."""
+    """Return the machine's line in a known-hosts file, with the command that recorded it as a comment."""
     return f"{host_alias(target)} {HostKey.parse(target.host_key)} {source}".rstrip()
 
 
@@ -96,7 +97,7 @@ class KnownHost:
     alias: str
     key: HostKey
     source: str
-    """The command of the user that recorded the key, as `up:SUBSCRIPTION/GROUP`; empty if only `ssh` met it."""
+    """The command that recorded the key, such as `up:SUBSCRIPTION/GROUP`; empty if only `ssh` did."""
 
     @property
     def is_pending(self) -> bool:
@@ -110,7 +111,7 @@ class KnownHost:
 
 
 def known_hosts(text: str) -> Iterator[KnownHost]:
-    """Yield the lines of a known-hosts file that gpuinfra wrote."""
+    """Yield the hosts of a known-hosts file that gpuinfra wrote."""
     for line in text.splitlines():
         words = line.split(" ")
         if len(words) in {3, 4}:
@@ -119,9 +120,9 @@ def known_hosts(text: str) -> Iterator[KnownHost]:
 
 
 def known_keys(text: str, target: Target) -> list[KnownHost]:
-    """Return what a known-hosts file has for a machine: the lines that `up` or `attach` recorded, or else all.
+    """Return the lines for a machine that `up` or `attach` recorded, or all its lines if there are none.
 
-    `-`, `_` and `.` are the same in names: machines have only the first.
+    `-`, `_` and `.` are equal in names, because machines have only `-`.
     """
     alias = _with_hyphens(host_alias(target))
     found = [known for known in known_hosts(text) if _with_hyphens(known.alias) == alias]
@@ -129,7 +130,7 @@ def known_keys(text: str, target: Target) -> list[KnownHost]:
 
 
 def is_own_key(text: str, target: Target) -> bool:
-    """Whether `up` or `attach` recorded this host key, under any name: the key is what identifies a machine."""
+    """Return whether `up` or `attach` recorded this host key under any name. The key identifies the machine."""
     try:
         key = HostKey.parse(target.host_key)
     except HostKeyInvalid:
@@ -138,33 +139,32 @@ def is_own_key(text: str, target: Target) -> bool:
 
 
 def with_known_host(text: str, target: Target, source: str = "") -> str:
-    """Return a known-hosts file with this machine in it.
+    """Return a known-hosts file with a line for this machine.
 
-    Two machines of one name may come from two sources: a line is replaced only by the source that recorded it, and a
-    line without a source by any.
+    It replaces lines of the same source and lines without a source: two sources may have a machine of the same name.
     """
     line, alias = known_hosts_line(target, source), host_alias(target)
     lines = text.splitlines()
     if not source and any(each.startswith(f"{line} ") for each in lines):
         return text
-    kept = [each for each in lines if not _is_of(each, alias, source) and not _is_of(each, alias, "")]
+    kept = [each for each in lines if not _is_recorded_by(each, alias, source) and not _is_recorded_by(each, alias, "")]
     return "\n".join([*kept, line]) + "\n"
 
 
 def without_known_host(text: str, target: Target, source: str) -> str:
-    """Return a known-hosts file without the lines of this machine, and of its targets, that this source recorded."""
+    """Return a known-hosts file without the lines that this source recorded for the machine and its targets."""
     alias, end = host_alias(target), f" {target_source(target, source)}"
-    kept = [line for line in text.splitlines() if not _is_of(line, alias, source) and not line.endswith(end)]
+    kept = [line for line in text.splitlines() if not _is_recorded_by(line, alias, source) and not line.endswith(end)]
     return "".join(f"{line}\n" for line in kept)
 
 
 def target_source(target: Target, source: str) -> str:
-    """Return how a key is marked that this source recorded for the name of the machine's target."""
+    """Return the source of a key that was recorded for the name of the machine's target."""
     return f"{source}/{host_name(target)}".casefold()
 
 
 def is_same_name(one: str, other: str) -> bool:
-    """Whether two names have the same known keys: `-`, `_` and `.` are the same, as are capital letters."""
+    """Return whether two names share their known keys: case is ignored, and `-`, `_` and `.` are equal."""
     return _with_hyphens(one).casefold() == _with_hyphens(other).casefold()
 
 
@@ -173,8 +173,8 @@ def _with_hyphens(name: str) -> str:
     return plain.replace("_", "-").replace(".", "-") + name[len(plain) :]
 
 
-def _is_of(line: str, alias: str, source: str) -> bool:
-    """Whether this source recorded the line, also before it created the machine."""
+def _is_recorded_by(line: str, alias: str, source: str) -> bool:
+    """Return whether this source recorded the line, including before it created the machine."""
     words = line.split(" ", 3)
     recorded = "".join(words[3:])
     return words[0] == alias and (recorded == source or (bool(source) and recorded.startswith(source + PENDING)))

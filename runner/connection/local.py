@@ -1,4 +1,4 @@
-"""This computer, as a machine that takes commands."""
+"""Run commands on this computer through the same port as on remote machines."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ SHELL = "/bin/sh"
 
 
 class LocalConnection:
-    """Commands run as children of this process; those that are to outlive it have to detach themselves."""
+    """Runs commands as child processes. A command that must outlive this process has to detach itself."""
 
     where = WHERE
     is_open = True
-    heard_at = math.inf
+    last_received_at = math.inf
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = environment
-        """The environment of commands; None for this process's own."""
+        """The environment of commands; None to inherit this process's environment."""
 
     def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
-        """Run it to its end, with nothing to read."""
-        words = _words(command)
+        arguments = _arguments(command)
         try:
-            done = subprocess.run(  # noqa: S603 the user's own commands, on the user's own computer
-                words,
+            completed = subprocess.run(  # noqa: S603 commands of the user, on the user's computer
+                arguments,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=timeout,
@@ -43,20 +42,20 @@ class LocalConnection:
                 env=self._environment,
             )
         except subprocess.TimeoutExpired as error:
-            raise TimedOut(f"`{shlex.join(words)[:80]}` did not end within {timeout:g} s") from error
+            raise TimedOut(f"`{shlex.join(arguments)[:80]}` did not end within {timeout:g} s") from error
         except FileNotFoundError:
-            return Completed(127, "", f"{words[0]}: not found")
+            return Completed(127, "", f"{arguments[0]}: not found")
         except (OSError, ValueError) as error:
-            raise Unreachable(f"`{words[0]}` cannot be run: {error}") from error
-        code = done.returncode if done.returncode >= 0 else -1
-        return Completed(code, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+            raise Unreachable(f"`{arguments[0]}` cannot be run: {error}") from error
+        stdout, stderr = (each.decode("utf-8", "replace") for each in (completed.stdout, completed.stderr))
+        return Completed(max(completed.returncode, -1), stdout, stderr)
 
     def start(self, command: Sequence[str] | str, *, timeout: float, idle: float | None = None) -> Process:  # noqa: ARG002
-        """Begin it, in a session of its own: Ctrl-C is for this program alone."""
-        words = _words(command)
+        """Start a command in a new session, so that Ctrl-C does not reach it."""
+        arguments = _arguments(command)
         try:
-            started = subprocess.Popen(  # noqa: S603
-                words,
+            child = subprocess.Popen(  # noqa: S603
+                arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -65,19 +64,19 @@ class LocalConnection:
                 env=self._environment,
             )
         except (OSError, ValueError) as error:
-            raise Unreachable(f"`{words[0]}` cannot be run: {error}") from error
-        return LocalProcess(started, idle)
+            raise Unreachable(f"`{arguments[0]}` cannot be run: {error}") from error
+        return LocalProcess(child, idle)
 
     def close(self) -> None:
-        """Nothing to hang up."""
+        """Do nothing: there is no connection."""
 
 
-def _words(command: Sequence[str] | str) -> list[str]:
+def _arguments(command: Sequence[str] | str) -> list[str]:
     return [SHELL, "-c", command] if isinstance(command, str) else list(command)
 
 
 class LocalProcess:
-    """A child's streams, and its end."""
+    """A running child process with its streams. Implements `Process`."""
 
     def __init__(self, child: subprocess.Popen[bytes], idle: float | None) -> None:
         self._child, self._idle = child, idle
@@ -86,44 +85,38 @@ class LocalProcess:
         self._reader.start()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Give it all of this to read."""
         stdin, view = self._child.stdin, memoryview(data)
-        assert stdin is not None  # noqa: S101 requested above
+        assert stdin is not None  # noqa: S101 opened as a pipe
         try:
             while view:
                 self._wait_for([], [stdin.fileno()])
-                # No more than a pipe takes at once, so that the wait above is the only one.
+                # At most what a pipe accepts at once, so that the write does not block without a timeout.
                 view = view[os.write(stdin.fileno(), view[: select.PIPE_BUF]) :]
         except (OSError, ValueError) as error:
-            raise Broken(f"the command has stopped to read: {error}") from error
+            raise Broken(f"the command no longer reads its input: {error}") from error
 
     def end_input(self) -> None:
-        """There is no more to read."""
         with contextlib.suppress(OSError):
             if self._child.stdin:
                 self._child.stdin.close()
 
-    def read(self, most: int = CHUNK) -> bytes:
-        """Some of what it prints; empty at the end."""
+    def read(self, max_bytes: int = CHUNK) -> bytes:
         stdout = self._child.stdout
-        assert stdout is not None  # noqa: S101 requested above
+        assert stdout is not None  # noqa: S101 opened as a pipe
         try:
             self._wait_for([stdout.fileno()], [])
-            return os.read(stdout.fileno(), most)
+            return os.read(stdout.fileno(), max_bytes)
         except (OSError, ValueError) as error:
-            raise Broken(f"the command cannot be heard: {error}") from error
+            raise Broken(f"the output of the command cannot be read: {error}") from error
 
     @property
     def errors(self) -> str:
-        """The end of what it has said on standard error so far."""
         return self._tail.text
 
-    def idle(self, seconds: float | None) -> None:
-        """How long it may get nowhere from now on."""
+    def set_idle_timeout(self, seconds: float | None) -> None:
         self._idle = seconds
 
     def wait(self, timeout: float) -> int:
-        """Its exit code."""
         try:
             code = self._child.wait(timeout)
         except subprocess.TimeoutExpired as error:
@@ -132,7 +125,7 @@ class LocalProcess:
         return max(code, -1)
 
     def close(self) -> None:
-        """Let go of it. One that does not end by that is collected in the background."""
+        """Close the streams. A child that keeps running is waited for in the background."""
         for stream in (self._child.stdin, self._child.stdout):
             with contextlib.suppress(OSError):
                 if stream:
@@ -142,7 +135,7 @@ class LocalProcess:
 
     def _read_errors(self) -> None:
         stderr = self._child.stderr
-        assert stderr is not None  # noqa: S101 requested above
+        assert stderr is not None  # noqa: S101 opened as a pipe
         with contextlib.suppress(OSError, ValueError), stderr:
             while data := os.read(stderr.fileno(), CHUNK):
                 self._tail.add(data)

@@ -1,4 +1,4 @@
-"""Passwords in the keyring of the operating system, or nowhere: what a file has is a reference."""
+"""Store passwords in the keyring of the operating system. Target files contain only a reference."""
 
 from __future__ import annotations
 
@@ -14,63 +14,63 @@ from gpuinfra.runner.errors import HostKeyInvalid
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
-# Below the program's own logger, so that `--verbose` shows it.
+# A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
-# A keyring on D-Bus may never answer; one that is locked asks its user for another password first.
-SECONDS = 30.0
+# A keyring on D-Bus may never answer, and a locked one first asks the user to unlock it.
+TIMEOUT_SECONDS = 30.0
 
 T = TypeVar("T")
 
 
 def account(target: Target) -> str:
-    """Whose password it is. Bound to the host key: a file that names another machine must not get this one's."""
+    """Return the keyring account of a target's password. It has the host key, so that no other machine gets it."""
     return f"{target.username} at {HostKey.parse(target.host_key).fingerprint}"
 
 
-def place(target: Target) -> tuple[str, str] | None:
-    """The reference to a target's own password and whose it is, for those below; None where it has none in the keyring.
+def keyring_entry(target: Target) -> tuple[str, str] | None:
+    """Return the reference and the account of a target's password; None if the keyring has no password of this target.
 
-    A file may name the password of another target. It is neither sent to this one's machine nor forgotten with it.
+    A target file may refer to the password of another target. That one is neither sent to this target nor deleted.
     """
     if target.password != reference_to(target.name):
         return None
     try:
         return target.password, account(target)
     except HostKeyInvalid:
-        return None  # no password was ever kept for it
+        return None  # no password was ever stored for it
 
 
 def reference_to(name: str) -> str:
-    """What the file of a target says whose password is in the keyring."""
+    """Return the reference for a target file to a password in the keyring."""
     return f"{KEYRING}{name}"
 
 
-def keep(name: str, user: str, password: str, *, seconds: float = SECONDS) -> str:
-    """Keep it; the reference for the file: `keyring:NAME`, or `ask` where there is no keyring to keep it in."""
+def save_password(name: str, user: str, password: str, *, seconds: float = TIMEOUT_SECONDS) -> str:
+    """Store a password and return its reference: `keyring:NAME`, or `ask` if it cannot be stored."""
 
     def save(keyring: KeyringBackend) -> bool:
         keyring.set_password(_service(name), user, password)
-        # Some take everything and keep nothing.
+        # Some keyrings accept a password but do not store it.
         return keyring.get_password(_service(name), user) == password
 
     return reference_to(name) if _ask(save, seconds) else ASK
 
 
-def recall(reference: str, user: str, *, seconds: float = SECONDS) -> str | None:
-    """Return the password, or None if the user has to type it."""
+def find_password(reference: str, user: str, *, seconds: float = TIMEOUT_SECONDS) -> str | None:
+    """Return a stored password, or None if the user has to type it."""
     service = _service_of(reference)
     return _ask(lambda keyring: keyring.get_password(service, user), seconds) if service else None
 
 
-def forget(reference: str, user: str, *, seconds: float = SECONDS) -> bool:
-    """Remove it from the keyring; False if the keyring did not answer, or refused. Absent is done."""
+def delete_password(reference: str, user: str, *, seconds: float = TIMEOUT_SECONDS) -> bool:
+    """Delete a password. Return False if the keyring did not answer or refused; an absent password is a success."""
     service = _service_of(reference)
     if service is None:
         return True
 
     def delete(keyring: KeyringBackend) -> bool:
-        # The same exception is raised for a password that is not there and for one that cannot be deleted.
+        # Keyrings raise the same exception for an absent password as for one that cannot be deleted.
         if keyring.get_password(service, user) is not None:
             keyring.delete_password(service, user)
         return True
@@ -87,10 +87,10 @@ def _service_of(reference: str) -> str | None:
 
 
 def _ask(question: Callable[[KeyringBackend], T], seconds: float) -> T | None:
-    """What the keyring answers. One that is missing, locked, broken or silent is none."""
+    """Return the keyring's answer, or None if it is missing, unsafe, locked, broken or silent."""
 
     def ask() -> T | None:
-        # The library is an extra, and looks for keyrings with the first call.
+        # The library is optional, and the first call searches for keyrings.
         from keyring import get_keyring
 
         keyring = get_keyring()
@@ -98,13 +98,13 @@ def _ask(question: Callable[[KeyringBackend], T], seconds: float) -> T | None:
 
     try:
         return within(seconds, ask)
-    except Exception as error:  # noqa: BLE001, RUF100 what a keyring raises depends on whose it is
-        # Its kind and not its words: they may have the password in them.
+    except Exception as error:  # noqa: BLE001, RUF100 keyrings may raise any exception
+        # Log only the type: the message may contain the password.
         logger.debug("no keyring: %s", type(error).__name__)
         return None
 
 
 def _is_safe(keyring: KeyringBackend) -> bool:
-    """Whether it is one of the system's: the library ranks those that write plain files, or nothing, below 1."""
+    """Return whether the keyring encrypts: the library gives those that write plain files a priority below 1."""
     chained: list[KeyringBackend] = list(getattr(keyring, "backends", ()))
     return all(each.priority >= 1 for each in chained or [keyring])

@@ -1,4 +1,4 @@
-"""The port to a machine: what a job asks of it. Errors are in `runner.errors`."""
+"""The port to a machine that runs commands. Its errors are in `runner.errors`."""
 
 from __future__ import annotations
 
@@ -8,98 +8,91 @@ from dataclasses import dataclass
 from typing import Protocol
 
 CHUNK = 1 << 16
+MAX_TAIL_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that has ended. Output that is not UTF-8 has replacement characters."""
+    """The result of a command. Invalid UTF-8 in the output is replaced."""
 
     exit_code: int
-    """The command's own; -1 where a signal ended it."""
+    """The exit code, or -1 if a signal ended the command."""
     stdout: str
     stderr: str
 
 
 class Process(Protocol):
-    """A command that is running, with its streams. Every method raises ConnectError and nothing else.
-
-    One thread may write while another reads.
-    """
+    """A running command with its streams. Methods raise only ConnectError. One thread may write while another reads."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Give it all of this to read; returns when the machine has taken it."""
+        """Write all data to the command's input; return when the machine has accepted it."""
 
     def end_input(self) -> None:
-        """There is no more to read. A second call does nothing."""
+        """Close the command's input. Does nothing if it is closed."""
 
-    def read(self, most: int = CHUNK) -> bytes:
-        """Some of what it prints, as soon as there is any; empty at the end."""
+    def read(self, max_bytes: int = CHUNK) -> bytes:
+        """Return output as soon as there is any, or no bytes at the end."""
 
     @property
     def errors(self) -> str:
-        """The end of what it has said on standard error so far, which is read in the background."""
+        """The last part of standard error, which is read in the background."""
 
-    def idle(self, seconds: float | None) -> None:
-        """From now on, a read or a write without progress for these seconds raises TimedOut."""
+    def set_idle_timeout(self, seconds: float | None) -> None:
+        """Let later reads and writes raise TimedOut after this many seconds without progress."""
 
     def wait(self, timeout: float) -> int:
-        """Its exit code, -1 where a signal ended it; TimedOut if it has not ended."""
+        """Return the exit code, or -1 if a signal ended the command. Raise TimedOut if it still runs."""
 
     def close(self) -> None:
-        """Let go of it: its streams are closed, and it is not waited for. A second call does nothing."""
+        """Close the streams without waiting for the command. Does nothing if they are closed."""
 
 
 class Shell(Protocol):
-    """A machine that takes commands, one answer each. Every method raises ConnectError and nothing else."""
+    """A machine that runs a command and returns its result. Methods raise only ConnectError."""
 
     def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
-        """Run it to its end, with nothing to read. A list is run word by word, text is read by the user's shell."""
+        """Run a command without input to its end. A list is a program with arguments; a string is for the shell."""
 
     def close(self) -> None:
-        """Hang up. A second call does nothing."""
+        """Close the connection. Does nothing if it is closed."""
 
 
 class Connection(Shell, Protocol):
-    """A machine with more than questions to it: this computer, or one that is reached by SSH.
+    """A machine that also starts commands with streams: this computer, or one that is reached by SSH.
 
-    Every method raises ConnectError and nothing else. Commands may run at once, from several threads.
+    Methods raise only ConnectError. Several threads may run commands at the same time.
     """
 
     @property
     def where(self) -> str:
-        """The place, as it is named in messages: `203.0.113.7:22`, `this computer`."""
+        """The machine's name in messages, such as `203.0.113.7:22` or `this computer`."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used; a connection that was lost is not."""
+        """Whether the connection works. A lost connection never works again."""
 
     @property
-    def heard_at(self) -> float:
-        """When something last came from it, on the monotonic clock. This computer is never silent."""
+    def last_received_at(self) -> float:
+        """When data last arrived, on the monotonic clock; infinity for this computer."""
 
     def start(self, command: Sequence[str] | str, *, timeout: float, idle: float | None = None) -> Process:
-        """Start it, within `timeout` seconds. A read or a write without progress for `idle` seconds raises TimedOut;
-        without `idle`, reading waits as long as the machine is there."""
-
-
-MOST = 1 << 14
+        """Start a command within `timeout` seconds. Reads and writes raise TimedOut after `idle` seconds without
+        progress; without `idle`, a read waits for as long as the connection works."""
 
 
 class Tail:
-    """Keeps the last of what is added; from any thread."""
+    """Keeps the last bytes that were added. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept = bytearray()
+        self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        """More of it."""
         with self._lock:
-            self._kept += data
-            del self._kept[:-MOST]
+            self._bytes += data
+            del self._bytes[:-MAX_TAIL_BYTES]
 
     @property
     def text(self) -> str:
-        """What is kept."""
         with self._lock:
-            return self._kept.decode("utf-8", "replace")
+            return self._bytes.decode("utf-8", "replace")

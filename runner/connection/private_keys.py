@@ -1,4 +1,4 @@
-"""Private keys that a login can use, the most likely first."""
+"""Find the private keys for a login, the most likely first."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from gpuinfra.models.target import VARIABLE, Target
 
 # The names under which `ssh-keygen` saves a key by default.
 DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa")
-# Bytes; the longest that `ssh-keygen` makes, RSA of 16384 bits, has 13 thousand.
-LARGEST = 64 << 10
-KINDS: tuple[tuple[type, type[paramiko.PKey]], ...] = (
+# The largest key of `ssh-keygen`, RSA with 16384 bits, has 13,000 bytes.
+MAX_KEY_BYTES = 64 << 10
+KEY_CLASSES: tuple[tuple[type, type[paramiko.PKey]], ...] = (
     (Ed25519PrivateKey, paramiko.Ed25519Key),
     (EllipticCurvePrivateKey, paramiko.ECDSAKey),
     (RSAPrivateKey, paramiko.RSAKey),
 )
 
 
-class Keys:
-    """The identity, the SSH agent's keys, the user's default ones: each looked for when its turn comes, and once."""
+class LoginKeys:
+    """Yields the identity, the keys of the SSH agent and the user's default keys, each loaded only when needed."""
 
     def __init__(self, identity: str | None, timeout: float) -> None:
         self._identity, self._timeout = Path(identity) if identity else None, timeout
         self._agent: _Agent | None = None
-        self.trouble: UnusableError | None = None
-        """What is wrong with the identity, once it was looked at, unless the agent has it."""
+        self.identity_error: UnusableKeyError | None = None
+        """Why the identity cannot be used, once it was tried; None if the SSH agent has it."""
 
     def __iter__(self) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Each key with where it is from."""
+        """Yield each key once, with its source."""
         seen: set[bytes] = set()
         for source, key in self._all():
             if key.asbytes() not in seen:
@@ -60,117 +60,112 @@ class Keys:
         if self._identity:
             try:
                 yield str(self._identity), load(self._identity)
-            except UnusableError as error:
-                self.trouble, wanted = error, _public_half(self._identity)
+            except UnusableKeyError as error:
+                self.identity_error, wanted = error, _read_public_key(self._identity)
         self._agent = _Agent(self._timeout)
-        # It may hold the very key whose file is locked; that one first: a machine accepts only a few attempts.
-        held = sorted(self._agent.signers(), key=lambda key: key.asbytes() != wanted)
-        if wanted and held and held[0].asbytes() == wanted:
-            self.trouble = None
-        yield from (("the SSH agent", key) for key in held)
+        # The agent may have the key of the locked identity. Try that first: machines allow only a few attempts.
+        keys = sorted(self._agent.signers(), key=lambda key: key.asbytes() != wanted)
+        if wanted and keys and keys[0].asbytes() == wanted:
+            self.identity_error = None
+        yield from (("the SSH agent", key) for key in keys)
         for file in default_files():
-            with contextlib.suppress(UnusableError):
+            with contextlib.suppress(UnusableKeyError):
                 yield str(file), load(file)
 
     def close(self) -> None:
-        """The agent signs no more."""
         if self._agent:
             self._agent.close()
 
 
-class UnusableError(Exception):
-    """A private key that cannot be used by itself; `help` is what to do about it."""
+class UnusableKeyError(Exception):
+    """A private key cannot be used; `help` says what to do."""
 
-    def __init__(self, reason: str, help: str | None = None) -> None:  # noqa: A002 the diagnostic's own word
+    def __init__(self, reason: str, help: str | None = None) -> None:  # noqa: A002 the name in Diagnostic
         super().__init__(reason)
         self.help = help
 
 
 def load(file: Path) -> paramiko.PKey:
-    """The private key in a file."""
-    unlock = f"let the SSH agent have it for this session: ssh-add {shlex.quote(str(file))}"
+    """Return the private key in a file, or raise UnusableKeyError."""
+    help_line = f"add it to the SSH agent for this session: ssh-add {shlex.quote(str(file))}"
     try:
-        return _parsed(_content(file))
+        return _parse(_read(file))
     except OSError as error:
-        raise UnusableError(f"`{file}` cannot be read: {error.strerror}") from error
+        raise UnusableKeyError(f"`{file}` cannot be read: {error.strerror}") from error
     except (TypeError, paramiko.PasswordRequiredException) as error:
-        # A TypeError is how `cryptography` says that there is a passphrase.
-        raise UnusableError(
-            f"`{file}` is locked by a passphrase, and the SSH agent does not have it", unlock
-        ) from error
+        # `cryptography` raises TypeError if the key has a passphrase.
+        reason = f"`{file}` is locked by a passphrase, and the SSH agent does not have it"
+        raise UnusableKeyError(reason, help_line) from error
     except (ValueError, UnsupportedAlgorithm, paramiko.SSHException) as error:
-        raise UnusableError(f"`{file}` is not a private key of a kind that is known here", unlock) from error
+        raise UnusableKeyError(f"`{file}` is not a private key of a supported type", help_line) from error
 
 
-def _content(file: Path) -> bytes:
-    """All of a plain file. The path may come from a repository of others: it may lead to a file without end."""
-    # Looked at before it is opened: to open a pipe is to wait for a writer, and some devices take it for an order.
+def _read(file: Path) -> bytes:
+    """Return the content of a regular file. The path may come from an untrusted repository."""
+    # Check before opening: opening a pipe waits for a writer, and opening a device may have effects.
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise UnusableError(f"`{file}` is not a plain file")
-    # What the kernel makes up has no size.
-    if not 0 < found.st_size <= LARGEST:
-        raise UnusableError(f"`{file}` has {found.st_size} bytes, which no key has")
+        raise UnusableKeyError(f"`{file}` is not a regular file")
+    # Endless files of the kernel have the size 0.
+    if not 0 < found.st_size <= MAX_KEY_BYTES:
+        raise UnusableKeyError(f"`{file}` has {found.st_size} bytes, so it is not a key")
     with file.open("rb") as stream:
-        return stream.read(LARGEST)
+        return stream.read(MAX_KEY_BYTES)
 
 
-def _parsed(content: bytes) -> paramiko.PKey:
-    # Not by paramiko's `from_path`: a certificate next to the key would be shown instead of it, and the machine knows
-    # the key alone.
+def _parse(content: bytes) -> paramiko.PKey:
+    # Not paramiko's `from_path`: it offers a certificate next to the key instead, which the machine does not know.
     try:
         loaded: object = serialization.load_ssh_private_key(content, None)
     except ValueError:
-        loaded = serialization.load_pem_private_key(content, None)  # as OpenSSH wrote them before 7.8
-    for kind, key_class in KINDS:
+        loaded = serialization.load_pem_private_key(content, None)  # the format of OpenSSH before 7.8
+    for kind, key_class in KEY_CLASSES:
         if isinstance(loaded, kind):
             return key_class.from_private_key(io.StringIO(content.decode("utf-8")))
     raise ValueError(type(loaded).__name__)
 
 
 def default_files() -> Iterator[Path]:
-    """The user's private keys where OpenSSH looks for them, and the one that gpuinfra has created."""
+    """Yield the user's private keys in the default places of OpenSSH, and the key that gpuinfra created."""
     try:
         folder = Path.home() / ".ssh"
-    except RuntimeError:  # the home folder is unknown
+    except RuntimeError:  # HOME is not set
         return
     yield from (folder / name for name in DEFAULT_NAMES if (folder / name).is_file())
     if own := own_private_key():
         yield own
 
 
-def _public_half(identity: Path) -> bytes | None:
-    with contextlib.suppress(UnusableError, OSError, ValueError, IndexError, binascii.Error):
-        return base64.b64decode(_content(Path(f"{identity}.pub")).split()[1])
+def _read_public_key(identity: Path) -> bytes | None:
+    with contextlib.suppress(UnusableKeyError, OSError, ValueError, IndexError, binascii.Error):
+        return base64.b64decode(_read(Path(f"{identity}.pub")).split()[1])
     return None
 
 
 class _Agent(AgentSSH):
-    """The user's SSH agent, if there is one. Unlike paramiko's own, it has a timeout."""
+    """The user's SSH agent, if one runs. Unlike paramiko's class, it has a timeout."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._link.settimeout(timeout)
-        # An agent that is gone, or that talks nonsense, is none.
+        # Ignore an agent that has ended or sends invalid data.
         with contextlib.suppress(Exception):
             self._link.connect(os.environ["SSH_AUTH_SOCK"])
-            self._connect(self._link)  # type: ignore[attr-defined]  # for subclasses; it is how paramiko's own does it
+            self._connect(self._link)  # type: ignore[attr-defined]  # paramiko's own subclass does the same
 
     def signers(self) -> list[_Signer]:
-        """The keys that it holds."""
         return [_Signer(self, key.blob, key.comment) for key in self.get_keys()]
 
     def close(self) -> None:
-        """Hang up."""
         self._link.close()
 
 
 class _Signer(AgentKey):
-    """A key that the agent holds. One that it will not sign with, as when its user says no, is one that is refused."""
+    """A key of the agent. If the agent does not sign, for example because the user declines, the login is refused."""
 
     def sign_ssh_data(self, data: Any, algorithm: str | None = None) -> Any:
-        """The agent's signature, or none. An exception would end the whole connection, and with it the other keys."""
+        """Return the signature, or no bytes: an exception would end the connection before the other keys are tried."""
         try:
             return super().sign_ssh_data(data, algorithm)
         except (paramiko.SSHException, OSError):
@@ -178,10 +173,10 @@ class _Signer(AgentKey):
 
 
 def identity_of(public_key: str, workspace: Path | None = None) -> str | None:
-    """The private key beside `admin.sshPublicKey`: its path without `.pub`, if that file is there.
+    """Return the private key next to `admin.sshPublicKey`: the same path without `.pub`, if that file exists.
 
-    A relative path begins in the workspace; left out, that is the current folder. None for a key that stands in the
-    spec itself: then the SSH agent or the user's own keys have to do.
+    A relative path starts in the workspace, by default the current folder. Return None if the spec contains the key
+    itself: then the SSH agent or the user's default keys are tried.
     """
     if not re.fullmatch(PATH, public_key) or VARIABLE in public_key:
         return None
@@ -194,10 +189,10 @@ def identity_of(public_key: str, workspace: Path | None = None) -> str | None:
 
 
 def with_own_key(target: Target) -> Target:
-    """Let OpenSSH also try the key that gpuinfra created: the machine may have been made with it."""
+    """Return the target with the key that gpuinfra created as another identity: the machine may know only that one."""
     own = own_private_key()
     if own is None or target.identity == str(own):
         return target
-    # With any key on its command line, OpenSSH tries none of the usual files by itself.
-    usual = () if target.identity else default_files()
-    return replace(target, more_identities=tuple(dict.fromkeys(map(str, (*usual, own)))))
+    # With a key on its command line, OpenSSH does not try the default files.
+    defaults = () if target.identity else default_files()
+    return replace(target, more_identities=tuple(dict.fromkeys(map(str, (*defaults, own)))))

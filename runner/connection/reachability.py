@@ -1,4 +1,4 @@
-"""Which machines answer SSH right now, without a login."""
+"""Check which machines answer SSH, without a login."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from functools import partial
 
 from gpuinfra.models.target import Reachability, Target
 from gpuinfra.runner.background import within
-from gpuinfra.runner.connection.handshake import close, greet
+from gpuinfra.runner.connection.handshake import close, open_transport
 from gpuinfra.runner.connection.host_key import HostKey
 from gpuinfra.runner.errors import ConnectError, HostKeyInvalid, HostKeyMismatch
 
-AT_ONCE = 16
-# A call that gives up by itself says more than one that is given up.
+MAX_THREADS = 16
+# A connection attempt that times out by itself gives a better reason than one that is abandoned.
 GRACE_SECONDS = 0.5
-MOMENT = 0.2
+# A failure this shortly before the deadline is a timeout.
+LATE_SECONDS = 0.2
 
 REASONS: tuple[tuple[type[Exception], str], ...] = (
     (ConnectionRefusedError, "connection refused"),
@@ -27,33 +28,33 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def reachability(targets: Sequence[Target], seconds: float) -> tuple[Reachability, ...]:
-    """Return one for each target, in their order, each within these seconds."""
-    # Every turn ends in time, so a pool is safe: what may hang is in daemon threads.
-    pool = ThreadPoolExecutor(min(AT_ONCE, len(targets) or 1), "reach")
+    """Return the reachability of each target, in the given order. Each check takes at most `seconds`."""
+    # Every check ends in time, because the part that may hang runs in a daemon thread. So a pool is safe.
+    pool = ThreadPoolExecutor(min(MAX_THREADS, len(targets) or 1), "reach")
     try:
-        return tuple(pool.map(partial(_take_turn, seconds=seconds), targets))
+        return tuple(pool.map(partial(_check, seconds=seconds), targets))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _take_turn(target: Target, seconds: float) -> Reachability:
+def _check(target: Target, seconds: float) -> Reachability:
     try:
-        # Looking up a name has no deadline of its own.
-        return within(seconds + GRACE_SECONDS, partial(_look, target, time.monotonic() + seconds))
+        # Name resolution has no timeout.
+        return within(seconds + GRACE_SECONDS, partial(_handshake, target, time.monotonic() + seconds))
     except TimeoutError:
         return Reachability("no", "timed out")
 
 
-def _look(target: Target, ends: float) -> Reachability:
+def _handshake(target: Target, deadline: float) -> Reachability:
     try:
         expected = HostKey.parse(target.host_key) if target.host_key else None
-        close(greet(target.address, target.port, expected, ends))
+        close(open_transport(target.address, target.port, expected, deadline))
     except HostKeyMismatch as error:
         return Reachability("other-key", f"shows {error.shown}" if error.shown else "shows a key of another kind")
     except HostKeyInvalid:
-        return Reachability("no", "the host key that is expected is no key")
+        return Reachability("no", "the recorded host key is invalid")
     except ConnectError as error:
-        return Reachability("no", _reason(error, is_late=time.monotonic() > ends - MOMENT))
+        return Reachability("no", _reason(error, is_late=time.monotonic() > deadline - LATE_SECONDS))
     return Reachability("yes")
 
 
@@ -64,5 +65,5 @@ def _reason(error: ConnectError, *, is_late: bool) -> str:
             return reason
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
-    # A server that listens and is silent may still be an SSH server.
+    # A server that accepts connections but stays silent may still be an SSH server.
     return "timed out" if is_late else "not an SSH server"

@@ -13,7 +13,7 @@ from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.docker.check import Said
 from gpuinfra.runner.docker.stream import Streams
-from gpuinfra.runner.errors import ConnectError, JobError, interrupts_kept
+from gpuinfra.runner.errors import ConnectError, JobError, preserve_interrupt
 
 # Of Docker 20.10. It is in use only until the engine has told its own.
 OLDEST_VERSION = "1.41"
@@ -83,7 +83,7 @@ class Engine:
     def translated(self, doing: str) -> Iterator[None]:
         """What the SDK raises in here leaves as a JobError or a ConnectError; `doing` says what it was about."""
         try:
-            with interrupts_kept():
+            with preserve_interrupt():
                 yield
         except (ConnectError, JobError):
             raise

@@ -8,13 +8,13 @@ import tarfile
 from urllib.parse import quote
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.connection.handshake import place
+from gpuinfra.runner.connection.handshake import host_and_port
 from gpuinfra.runner.connection.host_key import HostKey
 
 
 def endpoint(target: Target) -> str:
     """Where the Engine is. The Docker CLI runs `ssh` to get there."""
-    return f"ssh://{quote(target.username, safe='')}@{place(target.address, target.port)}"
+    return f"ssh://{quote(target.username, safe='')}@{host_and_port(target.address, target.port)}"
 
 
 def archive(target: Target) -> bytes:

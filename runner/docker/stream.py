@@ -52,7 +52,7 @@ class Stream:
     def settimeout(self, seconds: float | None) -> None:
         """How long it may get nowhere from now on."""
         self._timeout = seconds
-        self._process.idle(seconds)
+        self._process.set_idle_timeout(seconds)
 
     def gettimeout(self) -> float | None:
         """What was set."""

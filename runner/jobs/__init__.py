@@ -1,1 +1,1 @@
-"""Jobs: what runs on a target, in a container or as a process of its own, and how it is followed to its end."""
+"""Start, follow and end jobs on a target, in a container or as a process."""

@@ -1,8 +1,8 @@
-"""A container's log as the engine sends it: frames of both streams in one, each with the time at which it was printed.
+"""Parse a container's log as the engine sends it: frames of both streams, each with the time of its output.
 
-The engine keeps the order in which it was given the lines. Its times can go back a little in that order, since each
-stream is stamped by itself: what leaves here never does. A log is taken up again by the times alone, so what was seen
-is separated from what is new by the same rule that made the times go up.
+The engine keeps the order of the lines, but stamps each stream separately, so times can go back a little. The frames
+that leave this module have times that never go back: each is at least the time before it. The engine can resume a log
+only from a time, so the same rule separates the frames that were read before from new ones.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
 HEADER = struct.Struct(">BxxxI")
 SECOND = 1_000_000_000
-# By how much the engine's times may go back, and a log can still be taken up without reading it from its beginning.
-MARGIN = 5 * SECOND
+# How far the engine's times may go back before a log has to be read from its beginning.
+REORDER_MARGIN = 5 * SECOND
 
 
-class MisplacedError(Exception):
-    """What is said to have been seen is not there: the times went back by more than the margin."""
+class PositionLostError(Exception):
+    """The log does not have the frames of a position: its times went back by more than the margin."""
 
 
 class Parser:
-    """Makes frames of what the engine sends, in pieces of any size."""
+    """Parses frames from bytes of the engine that arrive in pieces of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -35,23 +35,23 @@ class Parser:
         self._base = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are whole by now, with the engine's own times."""
+        """Add bytes and yield the frames that are complete, with the engine's times."""
         self._buffer += data
-        buffer, place = self._buffer, 0
-        while len(buffer) - place >= HEADER.size:
-            stream, length = HEADER.unpack_from(buffer, place)
+        buffer, start = self._buffer, 0
+        while len(buffer) - start >= HEADER.size:
+            stream, length = HEADER.unpack_from(buffer, start)
             if length > MOST_ANSWER:
                 raise endless_answer()
-            end = place + HEADER.size + length
+            end = start + HEADER.size + length
             if len(buffer) < end:
                 break
-            yield self._frame(stream, bytes(buffer[place + HEADER.size : end]))
-            place = end
-        del buffer[:place]
+            yield self._frame(stream, bytes(buffer[start + HEADER.size : end]))
+            start = end
+        del buffer[:start]
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is begun and not ended."""
+        """Whether the bytes so far end with a whole frame."""
         return not self._buffer
 
     def _frame(self, stream: int, content: bytes) -> Frame:
@@ -61,9 +61,9 @@ class Parser:
         return Frame(stream, self._time(stamp), data)
 
     def _time(self, stamp: bytes) -> int:
-        """Of `2026-11-16T12:00:00.123456789Z`, or with the machine's own `+01:00`."""
-        place = len(stamp) - (1 if stamp.endswith(b"Z") else 6)
-        second, fraction, zone = stamp[:19], stamp[20:place], stamp[place:]
+        """Return the nanoseconds since 1970 of `2026-11-16T12:00:00.123456789Z`, or of a time with an offset."""
+        zone_at = len(stamp) - (1 if stamp.endswith(b"Z") else 6)
+        second, fraction, zone = stamp[:19], stamp[20:zone_at], stamp[zone_at:]
         try:
             if (second, zone) != self._second:
                 moment = datetime.fromisoformat((second + zone).decode())
@@ -73,53 +73,52 @@ class Parser:
             raise _unreadable(stamp) from None
 
 
-def with_line_ends(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """With the ends of long lines, which Docker 20.10 leaves out.
+def restore_line_ends(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Add the ends of long lines, which Docker 20.10 omits.
 
-    It keeps such a line in parts, of one time all. So if a stream continues at another time, the line has ended.
+    It stores a long line in parts with the same time. If a stream continues at another time, the line has ended.
     """
     unended: dict[int, int] = {}
     for frame in frames:
-        start = unended.pop(frame.stream, frame.time)
-        whole = frame if start == frame.time else frame._replace(data=b"\n" + frame.data)
+        line_time = unended.pop(frame.stream, frame.time)
         if not frame.data.endswith(b"\n"):
             unended[frame.stream] = frame.time
-        yield whole
+        yield frame if line_time == frame.time else frame._replace(data=b"\n" + frame.data)
 
 
-def unseen(frames: Iterable[Frame], after: Position) -> Iterator[Frame]:
-    """What is new of a log that was read from `beginning(after)`, or from an earlier place. Its times never go down."""
-    time, passed = 0, 0
+def new_frames(frames: Iterable[Frame], position: Position) -> Iterator[Frame]:
+    """Yield the new frames of a log that was read from `resume_time(position)` or earlier. Times never go back."""
+    time, skipped = 0, 0
     for frame in frames:
         time = max(time, frame.time)
-        if time < after.time:
+        if time < position.time:
             continue
-        if time == after.time and passed < after.count:
-            passed += 1
+        if time == position.time and skipped < position.count:
+            skipped += 1
             continue
-        if passed < after.count:
-            raise MisplacedError()
+        if skipped < position.count:
+            raise PositionLostError()
         yield Frame(frame.stream, time, frame.data)
-    if passed < after.count:
-        raise MisplacedError()
+    if skipped < position.count:
+        raise PositionLostError()
 
 
-def beginning(after: Position) -> int:
-    """From which time on the engine has to be asked, to get all that is new."""
-    return max(0, after.time - MARGIN)
+def resume_time(position: Position) -> int:
+    """Return the time from which to read the engine's log, to get all frames after a position."""
+    return max(0, position.time - REORDER_MARGIN)
 
 
-def advanced(position: Position, frame: Frame) -> Position:
-    """Where a log is seen to, after one more frame."""
+def next_position(position: Position, frame: Frame) -> Position:
+    """Return the position after another frame."""
     count = position.count + 1 if frame.time == position.time else 1
     return Position(position.size + frame.size, frame.time, count)
 
 
-def since(time: int) -> str:
-    """A time as the engine takes it, to the nanosecond."""
+def engine_time(time: int) -> str:
+    """Return a time in the engine's format, with nanoseconds."""
     return f"{time // SECOND}.{time % SECOND:09d}"
 
 
 def _unreadable(content: bytes) -> JobError:
-    said = content[:200].decode("utf-8", "replace")
-    return JobError("the job's log cannot be read", f"the engine says `{said}`", None, Code.JOB_FAILED)
+    data = content[:200].decode("utf-8", "replace")
+    return JobError("the job's log cannot be read", f"the engine sent `{data}`", None, Code.JOB_FAILED)

@@ -1,4 +1,4 @@
-"""Follow a job to its end: what it prints, what it writes, how it ends. It also runs without a follower."""
+"""Follow a job to its end: show its output, fetch its files, record how it ended. Jobs also run without a follower."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from gpuinfra.models.run import GpuUsage, Outputs, Run
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, RemoteError, SwitchedOff, Unreachable
 from gpuinfra.runner.gpu.check import usage_warning
 from gpuinfra.runner.jobs.container import ContainerJob
-from gpuinfra.runner.jobs.heartbeat import Heartbeat, ended_by_machine
-from gpuinfra.runner.jobs.job import Ended, Frame, Job, StopReason
+from gpuinfra.runner.jobs.heartbeat import Heartbeat, parse_machine_stop
+from gpuinfra.runner.jobs.job import Frame, Job, JobEnd, StopReason
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.process import ProcessJob
 from gpuinfra.runner.jobs.remote_runs import (
     UNKNOWN_EXIT_CODE,
     count_of,
-    ended_of,
     forget_run,
+    list_runs,
+    parse_job_end,
     read_state,
     read_usage,
-    runs_there,
-    start_watch,
+    start_watcher,
 )
-from gpuinfra.runner.jobs.settle import CANCELLED, end_fields, off_help
-from gpuinfra.runner.link import Link, is_passing
+from gpuinfra.runner.jobs.settle import end_fields, off_help
+from gpuinfra.runner.link import Link, is_transient
 from gpuinfra.runner.outputs.fetch import Fetched, fetch
 from gpuinfra.runner.progress import Progress
 from gpuinfra.runner.record import Record
 
-# A machine that restarts, or a laptop that wakes up elsewhere, is back within this.
+# How long to retry a lost connection: a machine may restart, or a laptop may wake up on another network.
 LOST_SECONDS = 600.0
 FINAL_SECONDS = 300.0
-FIRST_FETCH, LONGEST_BETWEEN = 5.0, 30.0
-# A connection that held for this long was one.
+FIRST_FETCH_SECONDS, MAX_FETCH_SECONDS = 5.0, 30.0
+# A connection that worked for this long resets the retries.
 STEADY_SECONDS = 60.0
 
-# Why the remote side gives something not: what it may not read, and what has nothing in it.
+# The target's reasons for not sending an output: the user may not read it, or it is not a file.
 NOT_ALLOWED = "permission"
-CARRY_NOTHING = ("neither a file nor a folder", "a symbolic link that leads out of `outputs`")
+NOT_A_FILE = ("neither a file nor a folder", "a symbolic link that leads out of `outputs`")
 
 
 def open_job(link: Link, run: Run) -> Job:
-    """A run's job, found again on its target."""
+    """Return the job of a run on its target."""
     if run.job is None:
-        raise JobError("the job never began", f"run {run.id} ended before it", "run it again")
+        raise JobError("the job never started", f"run {run.id} ended before its job started", "run it again")
     if run.job.kind == "container":
         return ContainerJob(link.engine, run.job.id)
     return ProcessJob(link.remote, run.job.id)
 
 
 class JobFollower:
-    """One run, followed by this process alone: the follower writes its log and its outputs."""
+    """Follows one run, and writes its log and outputs. Only one process does so for a run."""
 
     def __init__(
         self,
@@ -67,40 +67,39 @@ class JobFollower:
         progress: Progress,
         show: Callable[[Frame], None],
         *,
-        attending: Heartbeat | None = None,
+        heartbeat: Heartbeat | None = None,
         takes_over: bool = False,
     ) -> None:
-        """The log is locked by now, so no other process follows. `takes_over`: another process started the job."""
+        """The caller has locked the log. `takes_over` if another process started the job."""
         self._takes_over = takes_over
         self.link, self.record, self.progress = link, record, progress
         self._log, self._show = log, show
-        self.attending = attending or Heartbeat(link, record.run.id)
-        """It hears of what the job prints, and knows how the job was when the machine last answered."""
+        self.heartbeat = heartbeat or Heartbeat(link, record.run.id)
         if record.run.started:
-            self.attending.began(record.run.started)
-        self._retry_policy = link.retry_policy(LOST_SECONDS, self._report_loss, engine_too=True)
+            self.heartbeat.note_start(record.run.started)
+        self._retry_policy = link.retry_policy(LOST_SECONDS, self._report_loss, retry_engine=True)
         self._is_lost = False
-        self._is_kept = False
-        """Whether the target has more of it than is here."""
-        self._bringing: threading.Thread | None = None
+        self._is_log_incomplete = False
+        """Whether the target has output of the job that is not in the log here."""
+        self._fetch_thread: threading.Thread | None = None
 
     @property
     def outputs_folder(self) -> Path:
-        """Where its outputs are brought to."""
+        """The local folder for the outputs."""
         return self.record.folder / "outputs"
 
-    def to_the_end(self) -> Run:
-        """Follow it, bring what it wrote, and write down how it ended; or that its machine is off."""
+    def follow_to_end(self) -> Run:
+        """Show the output until the job ends, fetch its files, and record how it ended, or that its machine is off."""
         try:
             return self.finish(self.follow())
         except SwitchedOff as error:
-            return self._gone_off(error)
+            return self._finish_switched_off(error)
 
-    def follow(self) -> Ended:
-        """Show what it prints until it ends; a lost connection is made again."""
+    def follow(self) -> JobEnd:
+        """Show the output until the job ends. A lost connection is opened again."""
         if self._takes_over and self._is_container:
-            self._watch_again()
-        with self._fetching(), self.attending.reporting_silence(self.progress.note):
+            self._restart_watcher()
+        with self._fetching(), self.heartbeat.report_silence(self.progress.note):
             while True:
                 began = time.monotonic()
                 try:
@@ -110,27 +109,27 @@ class JobFollower:
                     if ended := self._ended_without_log(error):
                         return ended
                     if time.monotonic() - began > STEADY_SECONDS:
-                        self._retry_policy.reset()  # it was reached meanwhile, and had nothing to say
-                    self.link.lost(error)
+                        self._retry_policy.reset()  # the connection worked, without output
+                    self.link.handle_loss(error)
                     self._wait(error)
 
-    def _watch_again(self) -> None:
-        """Start a watcher: the client that started the job may have been killed before. A second one is refused."""
+    def _restart_watcher(self) -> None:
+        """Start the watcher if none runs: the client that started the job may have been killed before it did."""
         run = self.record.run
         with contextlib.suppress(ConnectError, JobError):
             job = ContainerJob(self.link.engine, run.job.id if run.job else "")
             limit = job.time_limit()
             if job.ended() is None:
-                start_watch(self.link.remote, run.id, job.id, timeout=limit, gpu=run.gpu is not None)
+                start_watcher(self.link.remote, run.id, job.id, timeout=limit, gpu=run.gpu is not None)
 
-    def _ended_without_log(self, error: Exception) -> Ended | None:
-        """Return the end of a job whose log can no longer be read: its outputs are still fetched."""
-        if is_passing(error, engine_too=True) or not isinstance(error, JobError):
+    def _ended_without_log(self, error: Exception) -> JobEnd | None:
+        """Return the end of a job whose log can no longer be read, so that its outputs are still fetched."""
+        if is_transient(error, retry_engine=True) or not isinstance(error, JobError):
             return None
         with contextlib.suppress(ConnectError, JobError):
             if ended := open_job(self.link, self.record.run).ended():
                 self.record.warn(f"its log is not complete: {error}")
-                self._is_kept = True
+                self._is_log_incomplete = True
                 return ended
         return None
 
@@ -138,18 +137,18 @@ class JobFollower:
         try:
             self._retry_policy.wait(error)
         except Unreachable as last:
-            # It was reached before: so it is lost, and not only silent.
+            # It was connected before, so the connection is lost.
             raise Broken(str(last), last.help) from last
 
-    def _read(self) -> Ended | None:
+    def _read(self) -> JobEnd | None:
         job = open_job(self.link, self.record.run)
         for frame in job.frames(self._log.position):
             if self._is_lost:
-                self._found_again()
+                self._report_recovery()
             if not frame.data:
                 continue
             self._log.append(frame)
-            self.attending.printed(frame)
+            self.heartbeat.note_output(frame)
             self._show(frame)
         return job.ended()
 
@@ -157,87 +156,89 @@ class JobFollower:
         self._is_lost = True
         self.progress.note(f"{error}; the job keeps running, trying to reach it again")
 
-    def _found_again(self) -> None:
+    def _report_recovery(self) -> None:
         self._is_lost = False
         self._retry_policy.reset()
         self.progress.note("reached it again")
 
-    # What it writes
+    # Outputs
 
     @contextlib.contextmanager
     def _fetching(self) -> Iterator[None]:
-        """Bring what is finished already, so that little is left for the end. What goes wrong here comes again then."""
-        over, before = threading.Event(), self._bringing
+        """Fetch finished files during the block, so that little is left for the end. The end reports any failure."""
+        over, previous = threading.Event(), self._fetch_thread
 
-        def bring() -> None:
-            pause = FIRST_FETCH
-            if before:
-                before.join(FINAL_SECONDS)
+        def fetch_regularly() -> None:
+            pause = FIRST_FETCH_SECONDS
+            if previous:
+                previous.join(FINAL_SECONDS)
             elif not over.wait(pause):
-                self._clear_up()
+                self._remove_old_containers()
             while not over.wait(pause):
                 with contextlib.suppress(ConnectError, RemoteError, JobError, OSError):
                     fetched = self._fetch(final=False)
                     self.record.change(outputs=Outputs(fetched.files, fetched.size))
-                pause = min(pause * 1.5, LONGEST_BETWEEN)
+                pause = min(pause * 1.5, MAX_FETCH_SECONDS)
 
-        self._bringing = threading.Thread(target=bring, name="outputs", daemon=True)
+        self._fetch_thread = threading.Thread(target=fetch_regularly, name="outputs", daemon=True)
         try:
-            self._bringing.start()  # Ctrl-C may come while it starts
+            self._fetch_thread.start()  # Ctrl-C may arrive during the call
             yield
         finally:
-            # It is not waited for: after Ctrl-C the user is asked at once, however large a file is.
+            # Do not wait for the thread: after Ctrl-C the user is asked at once, even during a large file.
             over.set()
 
-    def _clear_up(self) -> None:
-        """Remove what killed clients left on the target, while the job runs."""
-        if self._is_container:
-            from gpuinfra.runner.jobs.container import PROJECT_LABEL
-            from gpuinfra.runner.jobs.helper_containers import remove_forgotten, remove_old
+    def _remove_old_containers(self) -> None:
+        """Remove containers that killed clients left on the target, while the job runs."""
+        if not self._is_container:
+            return
+        from gpuinfra.runner.jobs.container import PROJECT_LABEL
+        from gpuinfra.runner.jobs.helper_containers import remove_forgotten, remove_old
 
-            with contextlib.suppress(ConnectError, JobError):
-                remove_old(self.link.engine)
-                job = self.record.run.job
-                project = ContainerJob(self.link.engine, job.id if job else "").label(PROJECT_LABEL)
-                if project:
-                    known = lambda: {each.run for each in runs_there(self.link.remote)}  # noqa: E731
-                    remove_forgotten(self.link.engine, project, known)
+        def known_runs() -> set[str]:
+            return {each.run for each in list_runs(self.link.remote)}
+
+        with contextlib.suppress(ConnectError, JobError):
+            remove_old(self.link.engine)
+            job = self.record.run.job
+            project = ContainerJob(self.link.engine, job.id if job else "").label(PROJECT_LABEL)
+            if project:
+                remove_forgotten(self.link.engine, project, known_runs)
 
     def _fetch(self, *, final: bool) -> Fetched:
         return fetch(self.link.remote, self.record.run.id, self.outputs_folder, final=final, progress=self.progress)
 
-    def look(self) -> Ended | None:
-        """How it ended; None while it runs."""
-        policy = self.link.retry_policy(FINAL_SECONDS, self._report_loss, engine_too=True)
+    def ended(self) -> JobEnd | None:
+        """Return how the job ended, or None while it runs."""
+        policy = self.link.retry_policy(FINAL_SECONDS, self._report_loss, retry_engine=True)
         return self.link.retry(lambda: open_job(self.link, self.record.run).ended(), policy)
 
-    def bring(self) -> Run:
-        """What it has written so far."""
+    def fetch_outputs(self) -> Run:
+        """Fetch the files that the job has written so far."""
         policy = self.link.retry_policy(FINAL_SECONDS, self._report_loss)
         fetched = self.link.retry(lambda: self._fetch(final=False), policy)
         return self.record.change(outputs=Outputs(fetched.files, fetched.size))
 
-    # The end
+    # End
 
-    def finish(self, ended: Ended) -> Run:
-        """Bring the rest of the outputs, and write down how it ended. What cannot be brought raises, and is kept."""
-        if ended.how is StopReason.LOST and self.record.refresh().state.is_over:
-            return self._with_outputs()  # how it ended is known from before, and only its outputs are missing
-        ended = self._as_kept(ended)
-        how, detail = self._how(ended)
-        self._note_end(replace(ended, how=how, detail=detail), ended.exit_code)
-        return self._with_outputs()
+    def finish(self, ended: JobEnd) -> Run:
+        """Record how the job ended, and fetch the rest of its outputs. If that fails, the target keeps them."""
+        if ended.stop_reason is StopReason.LOST and self.record.refresh().state.is_over:
+            return self._fetch_all()  # the end was recorded before, and only the outputs are missing
+        ended = self._with_stop_reason(self._with_watcher_record(ended))
+        self._note_end(ended, ended.exit_code)
+        return self._fetch_all()
 
-    def _note_end(self, ended: Ended, exit_code: int | None) -> None:
+    def _note_end(self, ended: JobEnd, exit_code: int | None) -> None:
         fields = end_fields(self.record.run, replace(ended, at=ended.at or datetime.now(UTC)), exit_code)
         if timings := fields.pop("timings", None):
             self.record.note_time("job", timings["job"])
         self.record.note(**fields)
 
-    def _gone_off(self, error: SwitchedOff) -> Run:
-        """The machine is off. What the job wrote is on its disk; how it ended, the machine may have said before."""
+    def _finish_switched_off(self, error: SwitchedOff) -> Run:
+        """Record the end of a job whose machine is off, if the last heartbeat had it. The outputs are on its disk."""
         self.record.warn(f"{error}: not all that the job wrote was fetched before")
-        if not self.record.run.state.is_over and (ended := self.attending.ended):
+        if not self.record.run.state.is_over and (ended := self.heartbeat.ended):
             exit_code = None if ended.exit_code == UNKNOWN_EXIT_CODE else ended.exit_code
             self._note_end(ended, exit_code)
         if self.record.run.state.is_over:
@@ -245,69 +246,70 @@ class JobFollower:
         self.record.change()
         raise SwitchedOff(str(error), off_help(self.record.run, "SPEC")) from error
 
-    def _with_outputs(self) -> Run:
+    def _fetch_all(self) -> Run:
         try:
             with self.record.phase("outputs"):
-                self._bring_all()
+                self._fetch_final_outputs()
             self._note_usage()
-            self._note_gap()
+            self._warn_of_lost_output()
         finally:
             self.record.change()
         self._forget()
         return self.record.run
 
-    def _as_kept(self, ended: Ended) -> Ended:
-        """Of a container that the engine forgot, who kept watch on it may know how it ended."""
-        if ended.how is not StopReason.LOST or not self._is_container:
+    def _with_watcher_record(self, ended: JobEnd) -> JobEnd:
+        """Return the end that the watcher recorded, for a container that the engine no longer knows."""
+        if ended.stop_reason is not StopReason.LOST or not self._is_container:
             return ended
         with contextlib.suppress(ConnectError, JobError):
-            kept = ended_of(read_state(self.link.remote, self.record.run.id))
-            if kept and kept.how is not StopReason.LOST:
-                return kept
+            recorded = parse_job_end(read_state(self.link.remote, self.record.run.id))
+            if recorded and recorded.stop_reason is not StopReason.LOST:
+                return recorded
         return ended
 
-    def _how(self, ended: Ended) -> tuple[StopReason, str]:
-        """Return why it ended, with the details. The target knows what the engine does not: a timeout, the end of the
-        machine, or a request to cancel."""
-        if self.record.refresh().reason == CANCELLED:
-            return StopReason.CANCELLED, ended.detail
-        if ended.how in {StopReason.EXITED, StopReason.ENGINE_STOPPED, StopReason.LOST} and self._is_container:
-            with contextlib.suppress(ConnectError, JobError):
-                state = read_state(self.link.remote, self.record.run.id)
-                if ended.how is StopReason.EXITED and state.get("how") == StopReason.TIMED_OUT.value:
-                    return StopReason.TIMED_OUT, ended.detail
-                # Who kept watch on it may not have come to write down its end, if the machine's end was sooner.
-                known = ended_of(state) or ended_by_machine(state.get("ending"))
-                if known and known.how.is_by_machine:
-                    return known.how, known.detail
-        return ended.how, ended.detail
+    def _with_stop_reason(self, ended: JobEnd) -> JobEnd:
+        """Return the end with a reason that the engine does not know: a cancellation, a timeout, or the machine."""
+        if self.record.refresh().reason == StopReason.CANCELLED:
+            return replace(ended, stop_reason=StopReason.CANCELLED)
+        uncertain = {StopReason.EXITED, StopReason.ENGINE_STOPPED, StopReason.LOST}
+        if ended.stop_reason not in uncertain or not self._is_container:
+            return ended
+        with contextlib.suppress(ConnectError, JobError):
+            state = read_state(self.link.remote, self.record.run.id)
+            if ended.stop_reason is StopReason.EXITED and state.get("how") == StopReason.TIMED_OUT.value:
+                return replace(ended, stop_reason=StopReason.TIMED_OUT)
+            # If the machine went off first, the watcher has not recorded the end.
+            recorded = parse_job_end(state) or parse_machine_stop(state.get("ending"))
+            if recorded and recorded.stop_reason.is_by_machine:
+                return replace(ended, stop_reason=recorded.stop_reason, detail=recorded.detail)
+        return ended
 
-    def _bring_all(self) -> None:
+    def _fetch_final_outputs(self) -> None:
         policy = self.link.retry_policy(FINAL_SECONDS, self._report_loss)
-        if self._bringing:
-            self._bringing.join()  # a large file may be on its way; each of its parts has a deadline
+        if self._fetch_thread:
+            self._fetch_thread.join()  # it may be fetching a large file, whose parts have deadlines
         fetched = self.link.retry(lambda: self._fetch(final=True), policy)
-        if any(each.reason == NOT_ALLOWED for each in fetched.unreadable) and self._is_container:
-            # A container's root wrote them, for itself alone.
+        if self._is_container and any(each.reason == NOT_ALLOWED for each in fetched.unreadable):
+            # The job ran as root in its container, so root owns its files.
             self.link.retry(self._own_outputs, policy)
             fetched = self.link.retry(lambda: self._fetch(final=True), policy)
         for path, reason in fetched.unreadable:
             self.record.warn(f"outputs/{path} was not fetched: {reason}")
-        # Only files are results. One that cannot be fetched must not be deleted with the machine.
-        left = any(each.reason not in CARRY_NOTHING for each in fetched.unreadable)
+        # A file that cannot be fetched makes the outputs incomplete, so that it is not deleted with the machine.
+        is_complete = fetched.complete and all(each.reason in NOT_A_FILE for each in fetched.unreadable)
         if fetched.files:
-            os.sync()  # what is deleted there must not be only in this computer's memory
-        self.record.note(outputs=Outputs(fetched.files, fetched.size, fetched.complete and not left))
+            os.sync()  # before they are deleted on the target
+        self.record.note(outputs=Outputs(fetched.files, fetched.size, is_complete))
 
     def _own_outputs(self) -> None:
         self._own(f"{self.link.remote.ask('hello')['root']}/runs/{self.record.run.id}/outputs")
 
     def _own(self, folder: str) -> None:
-        from gpuinfra.runner.jobs.helper_containers import scrub
+        from gpuinfra.runner.jobs.helper_containers import take_ownership
 
-        who = self.link.remote.ask("hello")
+        user = self.link.remote.ask("hello")
         image = str(self.record.run.image_digest)
-        scrub(self.link.engine, image, folder, int(who["user"]), int(who["group"]))
+        take_ownership(self.link.engine, image, folder, int(user["user"]), int(user["group"]))
 
     @property
     def _is_container(self) -> bool:
@@ -324,31 +326,26 @@ class JobFollower:
                 self.record.warn(warning)
             self.record.note(usage=usage)
 
-    def _note_gap(self) -> None:
-        """Who stays with a job on the target keeps what it prints, and counts what a full disk does not take."""
+    def _warn_of_lost_output(self) -> None:
+        """Warn of processes that were ended with the job, and of output that did not fit on the target's disk."""
         if self._is_container:
             return
         with contextlib.suppress(ConnectError, JobError):
             state = read_state(self.link.remote, self.record.run.id)
-            if left := count_of(state, "leftProcesses"):
-                is_one = left == 1
-                what = (
-                    "1 process that the job left running was"
-                    if is_one
-                    else f"{left} processes that it left running were"
-                )
-                self.record.warn(f"{what} ended with it")
+            if count := count_of(state, "leftProcesses"):
+                processes, were = ("1 process", "was") if count == 1 else (f"{count} processes", "were")
+                self.record.warn(f"{processes} that the job left running {were} ended with it")
             if gap := count_of(state, "logGap"):
-                self.record.warn(f"{gap:,} bytes of what it printed are lost: the target could not write them down")
+                self.record.warn(f"{gap:,} bytes of what it printed are lost: the target could not write them")
 
     def _forget(self) -> None:
-        """Remove the run from the target when everything is here. A failure of that is not a failure of the run."""
-        if self._is_kept or not self.record.run.outputs.complete:
+        """Delete the run on the target if everything was fetched. A failure does not fail the run."""
+        if self._is_log_incomplete or not self.record.run.outputs.complete:
             return
         run = self.record.run
         container = run.job.id if run.job and self._is_container else None
         with contextlib.suppress(ConnectError, JobError):
             if (left := forget_run(self.link.remote, run.id, container)) and container:
-                # A container's root made folders in it.
+                # The container created folders as root.
                 self._own(left)
                 forget_run(self.link.remote, run.id)

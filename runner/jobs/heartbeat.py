@@ -1,6 +1,6 @@
-"""Heartbeats for a run: every few seconds the target learns that a client is there, and answers how the job is.
+"""Heartbeats for a run: every few seconds the target learns that a client is there, and replies with the job's state.
 
-A machine that exists for one run goes off by itself when heartbeats stop: `remote.heartbeat`.
+A machine that exists for one run goes off when heartbeats stop: see `remote.heartbeat`.
 """
 
 from __future__ import annotations
@@ -12,51 +12,63 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from gpuinfra.runner.background import begin
+from gpuinfra.runner.background import in_thread
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.errors import ConnectError, JobError, RemoteError
-from gpuinfra.runner.jobs.job import Ended, Frame, StopReason
-from gpuinfra.runner.jobs.remote_runs import UNKNOWN_EXIT_CODE, ended_of
+from gpuinfra.runner.jobs.job import Frame, JobEnd, StopReason
+from gpuinfra.runner.jobs.remote_runs import UNKNOWN_EXIT_CODE, parse_job_end
 from gpuinfra.runner.link import Link
 
-# Below the program's own logger, so that `--verbose` shows it.
+# A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
-# The target takes a client for gone after 45 s; it is to hear of one at least every 10.
+# After 45 s without a heartbeat, the target considers the client gone.
 PERIOD_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
-LET_GO_SECONDS = 5.0
+DETACH_SECONDS = 5.0
 # A machine that does not answer for this long is reported as silent.
 SILENT_SECONDS = 8.0
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 
 
-def begun(after_run: str | None, *, detached: bool = False) -> dict[str, Any]:
-    """Return the first heartbeat of a run: what happens to the machine afterwards, and whether the client stays."""
+class _Unanswered(NamedTuple):
+    """A connection with heartbeats that have no answer yet."""
+
+    connection: Connection
+    since: float
+
+    @property
+    def silent_seconds(self) -> float:
+        return time.monotonic() - max(self.since, self.connection.last_received_at)
+
+
+def first_heartbeat(after_run: str | None, *, detached: bool = False) -> dict[str, Any]:
+    """Return the fields of a run's first heartbeat: what happens to the machine afterwards, and if it is detached."""
     return {"afterRun": after_run, **({"detached": True} if detached else {})}
 
 
 class Heartbeat:
-    """Sends heartbeats during a `with` block. It delays neither the job nor the end of the program, and makes no
-    connection of its own."""
+    """Sends heartbeats during a `with` block, over open connections only. Delays neither the job nor the program's end.
 
-    def __init__(self, link: Link, run: str, said: dict[str, Any] | None = None) -> None:
-        """`said` is what `begun` gives. A client that only follows says nothing, and what was said before stays."""
-        self._link, self._run, self._said = link, run, said or {}
+    Also knows from the replies how the job is.
+    """
+
+    def __init__(self, link: Link, run: str, fields: dict[str, Any] | None = None) -> None:
+        """`fields` are those of `first_heartbeat`. A client that only follows sends none, and the first ones stay."""
+        self._link, self._run, self._fields = link, run, fields or {}
         self._over = threading.Event()
-        self._speaking = threading.Lock()
-        self._ahead = 0.0
-        """The seconds by which the target's clock is ahead of this computer's."""
-        self._worked_at = 0.0
-        """When the job last printed something, or its GPU did, by the target's clock."""
-        self._heard: dict[str, Any] = {}
-        self._asked: tuple[Connection, float] | None = None
-        """The connection, and since when a question on it has no answer; None where all have one."""
+        self._sending = threading.Lock()
+        self._clock_offset = 0.0
+        """By how many seconds the target's clock is ahead of this computer's."""
+        self._active_at = 0.0
+        """When the job last printed something, or its GPU was busy, by the target's clock."""
+        self._reply: dict[str, Any] = {}
+        self._unanswered: _Unanswered | None = None
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._attend, name="attending", daemon=True).start()
+        threading.Thread(target=self._send_regularly, name="heartbeat", daemon=True).start()
         return self
 
     def __exit__(
@@ -64,102 +76,100 @@ class Heartbeat:
     ) -> None:
         self._over.set()
 
-    def began(self, at: datetime) -> None:
-        """The job began, by our clock: whatever it does first, it is at work."""
-        self._worked_at = max(self._worked_at, at.timestamp() + self._ahead)
+    def note_start(self, at: datetime) -> None:
+        """Count the start of the job, by this computer's clock, as activity."""
+        self._active_at = max(self._active_at, at.timestamp() + self._clock_offset)
 
-    def printed(self, frame: Frame) -> None:
-        """The job printed something."""
-        self._worked_at = max(self._worked_at, frame.time / 1e9)
-
-    @property
-    def seconds_without_work(self) -> float:
-        """Since the job last printed something, or its GPU was busy, as far as was heard."""
-        return max(0.0, time.time() + self._ahead - self._worked_at)
+    def note_output(self, frame: Frame) -> None:
+        """Count output of the job as activity."""
+        self._active_at = max(self._active_at, frame.time / 1e9)
 
     @property
-    def ended(self) -> Ended | None:
-        """How the job ended, or is being ended by the machine, as last heard; None while it runs."""
-        state, ending = self._heard.get("state"), self._heard.get("ending")
+    def idle_seconds(self) -> float:
+        """The seconds since the job last printed something or its GPU was busy, as far as this client knows."""
+        return max(0.0, time.time() + self._clock_offset - self._active_at)
+
+    @property
+    def ended(self) -> JobEnd | None:
+        """How the job ended, or how the machine is stopping it, according to the last reply; None while it runs."""
+        state = self._reply.get("state")
         with contextlib.suppress(JobError):
-            if isinstance(state, dict) and (found := ended_of(state)):
-                return found
-        return ended_by_machine(ending)
+            if isinstance(state, dict) and (end := parse_job_end(state)):
+                return end
+        return parse_machine_stop(self._reply.get("ending"))
 
-    def let_go(self) -> None:
-        """Tell the target that the client leaves on purpose. If that fails, the target notices it."""
+    def detach(self) -> None:
+        """Tell the target that the client leaves on purpose. If this fails, the target notices it by itself."""
         self._over.set()
         # In a thread: a silent machine must not delay the user.
-        saying = begin(self._say_last, "letting go")
+        sent = in_thread(self._send_last, "detach")
         with contextlib.suppress(TimeoutError):
-            saying.result(LET_GO_SECONDS)
+            sent.result(DETACH_SECONDS)
 
     @contextlib.contextmanager
-    def reporting_silence(self, tell: Callable[[str], None]) -> Iterator[None]:
-        """Tell, meanwhile, when nothing comes from the machine any longer, and when it answers again."""
+    def report_silence(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Call `note` during the block when the machine stops answering, and when it answers again."""
         over = threading.Event()
-        thread = threading.Thread(target=self._report_silence, args=(over, tell), name="silence", daemon=True)
+        thread = threading.Thread(target=self._watch_silence, args=(over, note), name="silence", daemon=True)
         thread.start()
         try:
             yield
         finally:
             over.set()
 
-    def _report_silence(self, over: threading.Event, tell: Callable[[str], None]) -> None:
-        where = ""
-        while not over.wait(LOOK_SECONDS):
-            asked = self._asked
-            if asked is not None and not asked[0].is_open:
-                where = ""  # it is lost, and `JobFollower` says so
-            elif (silent := _silent_seconds(asked)) >= SILENT_SECONDS and not where and asked:
-                where = asked[0].where
-                tell(f"no answer from {where} for {silent:.0f} s; the job keeps running, waiting for an answer")
-            elif where and silent < SILENT_SECONDS:
-                tell(f"{where} answers again")
-                where = ""
+    def _watch_silence(self, over: threading.Event, note: Callable[[str], None]) -> None:
+        silent_machine = ""
+        while not over.wait(CHECK_SECONDS):
+            unanswered = self._unanswered
+            if unanswered and not unanswered.connection.is_open:
+                silent_machine = ""  # the connection is lost, which `JobFollower` reports
+            elif unanswered and unanswered.silent_seconds >= SILENT_SECONDS:
+                if not silent_machine:
+                    silent_machine = unanswered.connection.where
+                    silence = f"no answer from {silent_machine} for {unanswered.silent_seconds:.0f} s"
+                    note(f"{silence}; the job keeps running, waiting for an answer")
+            elif silent_machine:
+                note(f"{silent_machine} answers again")
+                silent_machine = ""
 
-    def _say_last(self) -> None:
-        with self._speaking:
-            self._said = {**self._said, "detached": True}
-            self._say(LET_GO_SECONDS)
-
-    def _attend(self) -> None:
+    def _send_regularly(self) -> None:
         while not self._over.wait(PERIOD_SECONDS):
-            with self._speaking:
+            with self._sending:
                 if not self._over.is_set():
-                    self._say(ANSWER_SECONDS)
+                    self._send(ANSWER_SECONDS)
 
-    def _say(self, seconds: float) -> None:
+    def _send_last(self) -> None:
+        with self._sending:
+            self._fields = {**self._fields, "detached": True}
+            self._send(DETACH_SECONDS)
+
+    def _send(self, seconds: float) -> None:
         try:
-            # Without a connection, the follower makes one.
-            if remote := self._link.open_far:
-                if self._asked is None or self._asked[0] is not remote.connection:
-                    self._asked = (remote.connection, time.monotonic())
-                self._hear(remote.ask("run-attend", seconds=seconds, run=self._run, **self._said))
-            self._asked = None
+            # If there is no connection, the follower opens one.
+            if remote := self._link.remote_if_open:
+                if self._unanswered is None or self._unanswered.connection is not remote.connection:
+                    self._unanswered = _Unanswered(remote.connection, time.monotonic())
+                self._read_reply(remote.ask("run-attend", seconds=seconds, run=self._run, **self._fields))
+            self._unanswered = None
         except (ConnectError, RemoteError) as error:
             logger.debug("no heartbeat was sent: %s", error)
         except Exception:
-            # Whatever it was, the next one follows: without heartbeats the machine goes off.
+            # Continue after any error: without heartbeats, the machine goes off.
             logger.debug("no heartbeat was sent", exc_info=True)
 
-    def _hear(self, answer: dict[str, Any]) -> None:
+    def _read_reply(self, reply: dict[str, Any]) -> None:
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            self._ahead = float(answer["now"]) - time.time()
-            if answer["gpuBusy"] is not None:
-                self._worked_at = max(self._worked_at, float(answer["now"]) - float(answer["gpuBusy"]))
-        if answer.get("state"):  # of a run that was forgotten, what was known before stays
-            self._heard = answer
+            self._clock_offset = float(reply["now"]) - time.time()
+            if reply["gpuBusy"] is not None:
+                self._active_at = max(self._active_at, float(reply["now"]) - float(reply["gpuBusy"]))
+        if reply.get("state"):  # after the run was deleted on the target, keep its last state
+            self._reply = reply
 
 
-def _silent_seconds(asked: tuple[Connection, float] | None) -> float:
-    """For how long nothing has come from a machine that was asked something; 0 where no answer is missing."""
-    return time.monotonic() - max(asked[1], asked[0].heard_at) if asked else 0.0
-
-
-def ended_by_machine(ending: Any) -> Ended | None:
-    """Return how the machine stops a job; its exit code is not known yet."""
+def parse_machine_stop(ending: Any) -> JobEnd | None:
+    """Return how the machine is stopping a job, without its exit code, or None if it is not."""
     with contextlib.suppress(KeyError, TypeError, ValueError):
-        how = StopReason(ending["how"])
-        return Ended(UNKNOWN_EXIT_CODE, how, None, str(ending.get("detail", ""))) if how.is_by_machine else None
+        stop_reason = StopReason(ending["how"])
+        if stop_reason.is_by_machine:
+            return JobEnd(UNKNOWN_EXIT_CODE, stop_reason, None, str(ending.get("detail", "")))
     return None

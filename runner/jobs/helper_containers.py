@@ -1,4 +1,4 @@
-"""Short-lived containers: a question to an image, and what only root can do with files that a job wrote."""
+"""Short-lived containers: run a command in an image, and take over files that a job wrote as root."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpuinfra.runner.job_spec import Gpus, StartRequest
 from gpuinfra.runner.jobs.container import PROJECT_LABEL, RUN_LABEL, ContainerJob, start_container
 from gpuinfra.runner.jobs.job import STDERR, STDOUT
 
-MOST_OUTPUT = 1 << 20
-SCRUB_SECONDS = 600.0
-PLACE = "/gpuinfra-scrub"
+MAX_OUTPUT = 1 << 20
+CHOWN_SECONDS = 600.0
+MOUNT = "/gpuinfra-chown"
 LABEL = "gpuinfra.helper"
-# No helper takes that long, whatever clock it is by.
+# Longer than any helper runs, even if the clocks differ.
 OLD_SECONDS = 3600.0
 ROOT = "0:0"
-# For an image that has Python and little else.
+# For images that have Python but no `chown`.
 CHOWN = (
     "import os,sys\n"
     "user,group,top=int(sys.argv[1]),int(sys.argv[2]),sys.argv[3]\n"
@@ -42,9 +42,9 @@ def run_once(
     timeout: float = 60.0,
     environment: Mapping[str, str] | None = None,
 ) -> Completed:
-    """Run it to its end as a job would run, and leave nothing behind. Of what it says, the first MiB is kept.
+    """Run a command in a container as a job would run, remove the container, and return the first MiB of its output.
 
-    Raises TimedOut if it takes longer, and JobError where it cannot begin: `no-gpu` where no GPU is given.
+    Raise TimedOut if it takes too long, and JobError if it cannot start: `no-gpu` if the engine provides no GPU.
     """
     variables = dict(environment or {})
     request = StartRequest(
@@ -61,11 +61,11 @@ def _run(engine: Engine, request: StartRequest, timeout: float, user: str | None
                 ended = engine.api.wait(job.id, timeout=timeout)
         except TimedOut as error:
             raise TimedOut(f"`{request.command[0]}` in the image did not end within {timeout:g} s") from error
-        stdout, stderr = _output(job)
+        stdout, stderr = _read_output(job)
         with engine.understood():
             return Completed(int(ended["StatusCode"]), stdout, stderr)
     finally:
-        # What went wrong before counts more than what goes wrong now.
+        # An earlier error is more important than a failure here.
         with contextlib.suppress(ConnectError, JobError):
             job.remove()
 
@@ -75,64 +75,64 @@ def _name() -> str:
 
 
 def remove_old(engine: Engine, seconds: float = OLD_SECONDS) -> None:
-    """Remove helpers whose client was killed before it could. Failures are ignored."""
-    with contextlib.suppress(ConnectError, JobError), engine.translated("looking for containers of killed clients"):
+    """Remove helpers that killed clients left. Failures are ignored."""
+    with contextlib.suppress(ConnectError, JobError), engine.translated("listing containers of killed clients"):
         for found in engine.api.containers(all=True, filters={"label": LABEL}):
             if time.time() - float(found["Created"]) > seconds:
                 engine.api.remove_container(found["Id"], v=True, force=True)
 
 
 def remove_forgotten(engine: Engine, project: str, known: Callable[[], Collection[str]]) -> None:
-    """Remove containers of a project's jobs that have ended, and whose runs the target no longer knows."""
-    wanted = {"label": f"{PROJECT_LABEL}={project}", "status": ["exited", "dead"]}
-    with engine.translated("looking for containers of forgotten runs"):
-        ended = engine.api.containers(all=True, filters=wanted)
-    runs = known() if ended else ()  # only now: a run that has begun meanwhile is known
+    """Remove ended containers of a project's jobs whose runs the target no longer knows."""
+    filters = {"label": f"{PROJECT_LABEL}={project}", "status": ["exited", "dead"]}
+    with engine.translated("listing containers of forgotten runs"):
+        ended = engine.api.containers(all=True, filters=filters)
+    runs = known() if ended else ()  # after the listing, so that no new run is missed
     with engine.translated("removing containers of forgotten runs"):
         for each in ended:
             if each["Labels"].get(RUN_LABEL) not in runs:
                 engine.api.remove_container(each["Id"], v=True)
 
 
-def scrub(engine: Engine, image: str, folder: str, user: int, group: int) -> None:
-    """Make a user the owner of everything in a folder of the target, with any program that the image has for it."""
+def take_ownership(engine: Engine, image: str, folder: str, user: int, group: int) -> None:
+    """Make a user the owner of everything in a folder of the target, with any program of the image that can do so."""
     owner = f"{user}:{group}"
-    ways = (
-        ("chown", "-hR", owner, PLACE),
-        ("python3", "-c", CHOWN, str(user), str(group), PLACE),
-        ("python", "-c", CHOWN, str(user), str(group), PLACE),
-        ("busybox", "chown", "-hR", owner, PLACE),
+    commands = (
+        ("chown", "-hR", owner, MOUNT),
+        ("python3", "-c", CHOWN, str(user), str(group), MOUNT),
+        ("python", "-c", CHOWN, str(user), str(group), MOUNT),
+        ("busybox", "chown", "-hR", owner, MOUNT),
     )
-    said = ""
-    for way in ways:
+    reason = ""
+    for command in commands:
         try:
-            request = StartRequest(_name(), way, "/", image=image, mounts=((folder, PLACE),), labels={LABEL: "1"})
-            done = _run(engine, request, SCRUB_SECONDS, ROOT)
+            request = StartRequest(_name(), command, "/", image=image, mounts=((folder, MOUNT),), labels={LABEL: "1"})
+            completed = _run(engine, request, CHOWN_SECONDS, ROOT)
         except JobError as error:
             if error.code != Code.JOB_FAILED:
                 raise
-            said = said or str(error)  # that the image has no such program
+            reason = reason or str(error)  # the image has no such program
             continue
-        if done.exit_code == 0:
+        if completed.exit_code == 0:
             return
-        said = done.stderr.strip() or said
+        reason = completed.stderr.strip() or reason
     raise JobError(
-        "the job's files stay root's",
-        f"{folder}: {' '.join(said.split())[:300]}",
-        f"on the target: `sudo chown -R {owner} {folder}`",
+        "root still owns the job's files",
+        f"{folder}: {' '.join(reason.split())[:300]}",
+        f"run on the target: `sudo chown -R {owner} {folder}`",
         Code.JOB_FAILED,
     )
 
 
-def _output(job: ContainerJob) -> tuple[str, str]:
+def _read_output(job: ContainerJob) -> tuple[str, str]:
     streams: dict[int, bytearray] = {}
     size = 0
     with contextlib.closing(job.printed()) as frames:
         for frame in frames:
-            taken = frame.data[: MOST_OUTPUT - size]
-            streams.setdefault(frame.stream, bytearray()).extend(taken)
-            size += len(taken)
-            if size >= MOST_OUTPUT:
+            data = frame.data[: MAX_OUTPUT - size]
+            streams.setdefault(frame.stream, bytearray()).extend(data)
+            size += len(data)
+            if size >= MAX_OUTPUT:
                 break
     stdout, stderr = (streams.get(stream, bytearray()).decode("utf-8", "replace") for stream in (STDOUT, STDERR))
     return stdout, stderr

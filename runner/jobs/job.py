@@ -1,4 +1,4 @@
-"""The port to a job that was started: read its output, ask how it is, stop it. It runs without a client."""
+"""The port to a started job: read its output, query its state, stop it. The job runs without a client."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ FRAME_HEADER = 13
 
 
 class Frame(NamedTuple):
-    """Some bytes that a job printed, at once, on one of its streams; not always a whole line."""
+    """Bytes that a job printed to one of its streams; not always a whole line."""
 
     stream: int
     """STDOUT or STDERR."""
     time: int
-    """When, in nanoseconds since 1970, by the target's clock. Never less than that of the frame before."""
+    """Nanoseconds since 1970 on the target's clock, never less than in the previous frame."""
     data: bytes
 
     @property
     def size(self) -> int:
-        """How much of a log file it takes."""
+        """The bytes of the frame in a log file."""
         return FRAME_HEADER + len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How much of a job's log was seen: what follows is new."""
+    """How much of a job's log has been read."""
 
     size: int = 0
-    """Bytes of whole frames in the log file, which has on the remote side the same format as here."""
+    """The bytes of whole frames in the log file, which has the same format here and on the target."""
     time: int = 0
-    """The last frame's time."""
+    """The time of the last frame."""
     count: int = 0
-    """How many frames with just that time were seen."""
+    """How many of the read frames have exactly that time."""
 
 
 class StopReason(StrEnum):
@@ -50,7 +50,7 @@ class StopReason(StrEnum):
     CANCELLED = run_folder.CANCELLED
     ENGINE_STOPPED = run_folder.ENGINE_STOPPED
     EVICTED = run_folder.EVICTED
-    """Azure takes the spot machine back."""
+    """Azure evicted the spot machine."""
     LEASE_OVER = run_folder.LEASE_OVER
     IDLE = run_folder.IDLE
     COST_CAP = run_folder.COST_CAP
@@ -63,12 +63,12 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobEnd:
     """How a job ended."""
 
     exit_code: int
-    """The job's own; 128 and the signal's number where a signal ended it."""
-    how: StopReason
+    """The job's exit code, or 128 plus the number of the signal that ended it."""
+    stop_reason: StopReason
     at: datetime | None = None
     detail: str = ""
     started: datetime | None = None
@@ -76,17 +76,16 @@ class Ended:
 
 
 class Job(Protocol):
-    """A job that was started. Every method raises ConnectError and JobError, and nothing else."""
+    """A started job. Methods raise only ConnectError and JobError."""
 
     def frames(self, after: Position) -> Iterator[Frame]:
-        """What it prints from there on, in order, as it prints it; ends when it has ended and all was given."""
+        """Yield the output after a position, in order and as it appears, until the job has ended."""
 
-    def ended(self) -> Ended | None:
-        """How it ended; None while it runs."""
+    def ended(self) -> JobEnd | None:
+        """Return how the job ended, or None while it runs."""
 
     def cancel(self, grace: float) -> None:
-        """Ask it to end (SIGTERM), and kill it after the grace period (SIGKILL). Returns when it has ended; if it has
-        ended already, at once."""
+        """Send SIGTERM, and SIGKILL after the grace period. Return when the job has ended."""
 
     def remove(self) -> None:
-        """Forget it on the target, but for its outputs. Absent is done."""
+        """Delete the job on the target, except for its outputs. Does nothing if the target does not know it."""

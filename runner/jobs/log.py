@@ -1,4 +1,4 @@
-"""The log file of a job: frames one after the other, in the same format here and on the target."""
+"""The log file of a job: a sequence of frames, in the same format here and on the target."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
 HEADER = struct.Struct("!BQI")
-"""The stream, the time in nanoseconds since 1970, the length in bytes of what follows."""
-# No write is longer: such a header is not one.
-LONGEST = 256 << 20
+"""The stream, the time in nanoseconds since 1970, and the length of the data in bytes."""
+# No single write is longer, so a header with a greater length is damaged.
+MAX_FRAME_BYTES = 256 << 20
 CHUNK = 1 << 18
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def read_header(data: bytes | bytearray, start: int = 0) -> tuple[int, int, int] | None:
-    """Stream, time and length of the frame that begins there; None where no frame does."""
+    """Return the stream, time and length of the frame at `start`, or None if no frame starts there."""
     stream, time, length = HEADER.unpack_from(data, start)
-    return (stream, time, length) if stream in {STDOUT, STDERR} and length <= LONGEST else None
+    return (stream, time, length) if stream in {STDOUT, STDERR} and length <= MAX_FRAME_BYTES else None
 
 
-def next_position(at: Position, time: int, length: int) -> Position:
-    """Where one is after one more frame."""
-    count = at.count + 1 if time == at.time and at.size else 1
-    return Position(at.size + HEADER.size + length, time, count)
+def next_position(position: Position, time: int, length: int) -> Position:
+    """Return the position after another frame with this time and length of data."""
+    count = position.count + 1 if time == position.time and position.size else 1
+    return Position(position.size + HEADER.size + length, time, count)
 
 
 class FrameReader:
-    """Puts frames together from bytes that come in pieces of any size."""
+    """Parses frames from bytes that arrive in pieces of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def add(self, data: bytes) -> Iterator[Frame]:
-        """More bytes; the frames that are whole by now. Ends in ValueError where there is no frame."""
+        """Add bytes and yield the frames that are complete. Raise ValueError if the bytes are not frames."""
         self._buffer += data
         start = 0
         try:
             while len(self._buffer) - start >= HEADER.size:
                 header = read_header(self._buffer, start)
                 if header is None:
-                    raise ValueError("no frame begins there")
+                    raise ValueError("the log has invalid data between frames")
                 stream, time, length = header
                 end = start + HEADER.size + length
                 if len(self._buffer) < end:
@@ -63,16 +63,17 @@ class FrameReader:
 
 
 class LogFile:
-    """A log that one process writes, the one that has the lock, and any may read at the same time.
+    """A log that the process with the lock writes, and that others can read at the same time.
 
-    Raises JobError where the disk does not take it.
+    Methods raise JobError if the file cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: int | None = None
-        self._writing: int | None = None
-        self._seen = Position()
+        self._file: int | None = None
+        """The descriptor for writing."""
+        self._end = Position()
 
     def __enter__(self) -> Self:
         return self
@@ -83,10 +84,10 @@ class LogFile:
         self.close()
 
     def try_lock(self) -> bool:
-        """Take the lock for writing, until `close`; False if another process has it."""
+        """Acquire the lock for writing until `close`. Return False if another process has it."""
         if self._lock is not None:
             return True
-        with _translated(self._path):
+        with _job_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -102,7 +103,7 @@ class LogFile:
 
     @property
     def is_followed(self) -> bool:
-        """Whether this or another process has the lock. Leaves no trace."""
+        """Whether this or another process has the lock. Creates no file."""
         if self._lock is not None:
             return True
         try:
@@ -119,29 +120,29 @@ class LogFile:
 
     @property
     def position(self) -> Position:
-        """The end of what is whole by now."""
-        if self._writing is None:
-            with _translated(self._path):
-                self._seen = _scan(self._path, self._seen)
-        return self._seen
+        """The end of the last whole frame."""
+        if self._file is None:
+            with _job_errors(self._path):
+                self._end = _scan(self._path, self._end)
+        return self._end
 
     def append(self, frame: Frame) -> None:
-        """One more frame, for all to see at once. Needs the lock. One that does not fit leaves nothing behind."""
+        """Write a frame, which readers see at once. Needs the lock. A frame that cannot be written leaves no bytes."""
         file = self._open()
         data = HEADER.pack(frame.stream, frame.time, len(frame.data)) + frame.data
         try:
-            with _translated(self._path):
+            with _job_errors(self._path):
                 view = memoryview(data)
                 while view:
                     view = view[os.write(file, view) :]
         except BaseException:
             with contextlib.suppress(OSError):
-                os.ftruncate(file, self._seen.size)
+                os.ftruncate(file, self._end.size)
             raise
-        self._seen = next_position(self._seen, frame.time, len(frame.data))
+        self._end = next_position(self._end, frame.time, len(frame.data))
 
     def frames(self, after_size: int = 0) -> Iterator[Frame]:
-        """The whole frames from there on, up to the last that is there by now. A part of one is not there yet."""
+        """Yield the whole frames that the file has after this many bytes."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -159,47 +160,47 @@ class LogFile:
                 yield Frame(stream, time, data)
 
     def close(self) -> None:
-        """Let go of it. A second call does nothing."""
-        for number in (self._writing, self._lock):
+        """Close the file and release the lock. Does nothing if it is closed."""
+        for number in (self._file, self._lock):
             if number is not None:
                 os.close(number)
-        self._writing = self._lock = None
+        self._file = self._lock = None
 
     def _open(self) -> int:
-        """The file for writing, its torn tail cut off."""
+        """Return the file opened for writing, without an incomplete frame at its end."""
         if self._lock is None:
-            raise RuntimeError("only who has the lock writes")
-        if self._writing is None:
-            with _translated(self._path):
-                whole = _scan(self._path, Position())
+            raise RuntimeError("writing needs the lock")
+        if self._file is None:
+            with _job_errors(self._path):
+                end = _scan(self._path, Position())
                 file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                self._writing, self._seen = file, whole
-                os.ftruncate(file, whole.size)
-        return self._writing
+                self._file, self._end = file, end
+                os.ftruncate(file, end.size)
+        return self._file
 
 
 def _scan(path: Path, start: Position) -> Position:
-    """The end of the last whole frame, looked for from there on."""
+    """Return the end of the last whole frame, searched from `start` on."""
     try:
         file = path.open("rb", buffering=CHUNK)
     except FileNotFoundError:
         return Position()
     with file:
-        size, at = os.fstat(file.fileno()).st_size, start
-        if size < at.size:
-            at = Position()
-        file.seek(at.size)
+        size, position = os.fstat(file.fileno()).st_size, start
+        if size < position.size:
+            position = Position()
+        file.seek(position.size)
         while len(head := file.read(HEADER.size)) == HEADER.size:
             header = read_header(head)
-            if header is None or at.size + HEADER.size + header[2] > size:
+            if header is None or position.size + HEADER.size + header[2] > size:
                 break
-            at = next_position(at, header[1], header[2])
+            position = next_position(position, header[1], header[2])
             file.seek(header[2], os.SEEK_CUR)
-    return at
+    return position
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _job_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -207,7 +208,8 @@ def _translated(path: Path) -> Iterator[None]:
             raise JobError(
                 "the disk of this computer is full",
                 f"`{path}` cannot be written",
-                "make room; the job keeps running, and `gpuinfra logs ID -f` continues its log",
+                "free some space; the job keeps running, and `gpuinfra logs ID -f` continues its log",
                 Code.DISK_FULL,
             ) from error
-        raise JobError("a log cannot be written", f"`{path}`: {error.strerror}", None, Code.FILE_UNWRITABLE) from error
+        note = f"`{path}`: {error.strerror}"
+        raise JobError("the log cannot be written", note, None, Code.FILE_UNWRITABLE) from error

@@ -1,4 +1,4 @@
-"""What the target knows about runs, and the watcher that it keeps on a container: it stops the job in time."""
+"""Query the target about runs, and start the watcher of a container, which enforces the job's time limit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 from gpuinfra.models.run import GpuUsage
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.errors import JobError, job_errors
-from gpuinfra.runner.jobs.job import Ended, StopReason
+from gpuinfra.runner.jobs.job import JobEnd, StopReason
 
 ANSWER_SECONDS = 90.0
+UNKNOWN_EXIT_CODE = 255
+UNEXPECTED_REPLY = "unexpected reply from the target"
 
 
-def start_watch(
+def start_watcher(
     remote: RemoteClient, run: str, container: str, *, timeout: float | None, grace: float = 10.0, gpu: bool = False
 ) -> None:
-    """Start a watcher on the target that stays with the container until it ends. A second one is not started; if the
-    last one was lost, as by a restart of the machine, this one takes over."""
-    with job_errors("the target cannot keep watch on the job"):
+    """Start a watcher on the target for a container, until the container ends. Does nothing if one runs already."""
+    with job_errors("the target cannot watch the job"):
         remote.ask("watch", run=run, container=container, timeout=timeout, grace=grace, gpu=gpu, seconds=ANSWER_SECONDS)
 
 
@@ -30,16 +31,16 @@ def read_state(remote: RemoteClient, run: str) -> dict[str, Any]:
 
 
 def count_of(state: dict[str, Any], name: str) -> int:
-    """Return a number that the state may have, or 0."""
+    """Return a count in the state of a job, or 0 if it has none."""
     found = state.get(name, 0)
     if type(found) is not int or found < 0:
-        raise JobError("the target's answer makes no sense", f"`{name}` in the state of a job is not a count")
+        raise JobError(UNEXPECTED_REPLY, f"`{name}` in the state of a job is not a count")
     return found
 
 
 def read_usage(remote: RemoteClient, run: str) -> GpuUsage | None:
-    """Return how its GPUs were used; None without samples."""
-    with job_errors("the samples of the GPU cannot be read"):
+    """Return how the run used its GPUs, or None if there are no samples."""
+    with job_errors("the GPU usage cannot be read"):
         found = dict(remote.ask("usage", run=run))
     try:
         usage = GpuUsage(
@@ -50,14 +51,13 @@ def read_usage(remote: RemoteClient, run: str) -> GpuUsage | None:
             peak_memory_mib=None if found["peakMemoryMib"] is None else int(found["peakMemoryMib"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise JobError("the target's answer makes no sense", f"samples of the GPU: {error}") from error
+        raise JobError(UNEXPECTED_REPLY, f"GPU usage: {error}") from error
     return usage if usage.samples else None
 
 
 def keep_run(remote: RemoteClient, run: str) -> None:
-    """Say that a run whose job has not begun yet is still wanted: an environment may take longer to make than a run is
-    waited for."""
-    with job_errors("the target did not learn that the run continues"):
+    """Keep the target from removing the upload of a run whose job has not started yet."""
+    with job_errors("the upload cannot be kept on the target"):
         remote.ask("run-keep", run=run)
 
 
@@ -70,42 +70,38 @@ class RemoteRun:
     has_outputs: bool
 
 
-def runs_there(remote: RemoteClient) -> list[RemoteRun]:
-    """All that are on the target, those of other workspaces too."""
-    with job_errors("the target cannot be asked for its runs"):
+def list_runs(remote: RemoteClient) -> list[RemoteRun]:
+    """Return all runs that the target knows, from any workspace."""
+    with job_errors("the runs on the target cannot be listed"):
         found = remote.ask("runs", seconds=ANSWER_SECONDS)["runs"]
     try:
         return [RemoteRun(str(each["run"]), bool(each["over"]), bool(each["outputs"])) for each in found]
     except (KeyError, TypeError) as error:
-        raise JobError("the target's answer makes no sense", f"the list of runs: {error}") from error
+        raise JobError(UNEXPECTED_REPLY, f"list of runs: {error}") from error
 
 
 def forget_run(remote: RemoteClient, run: str, container: str | None = None) -> str | None:
-    """Remove everything of a run from the target, its outputs too: for when they are here. Absent is done.
+    """Delete a run and its outputs on the target; an absent run is a success.
 
-    Its container is removed in the background, and not waited for. Gives the folder of what the user there may not
-    remove, if there is such.
+    The container is removed in the background. Return the folder with files that the user may not delete, or None.
     """
     with job_errors("the run cannot be removed from the target"):
         left = remote.ask("run-forget", run=run, container=container, seconds=ANSWER_SECONDS).get("left")
     return str(left) if left else None
 
 
-UNKNOWN_EXIT_CODE = 255
-
-
-def ended_of(state: dict[str, Any]) -> Ended | None:
-    """How a job ended, of what the target knows of it, with or without a container; None while it runs."""
+def parse_job_end(state: dict[str, Any]) -> JobEnd | None:
+    """Return how a job ended according to its state on the target, or None while it runs."""
     if "ended" not in state:
         return None
     code = state.get("exitCode")
     try:
-        return Ended(
+        return JobEnd(
             exit_code=UNKNOWN_EXIT_CODE if code is None else int(code),
-            how=StopReason(state.get("how", StopReason.EXITED)),
+            stop_reason=StopReason(state.get("how", StopReason.EXITED)),
             at=datetime.fromtimestamp(state["ended"], UTC),
             detail=str(state.get("detail", "")),
             started=datetime.fromtimestamp(state["started"], UTC) if "started" in state else None,
         )
     except (ValueError, TypeError, OverflowError, OSError) as error:
-        raise JobError("the target's answer makes no sense", f"how a job ended: {error}") from error
+        raise JobError(UNEXPECTED_REPLY, f"end of a job: {error}") from error

@@ -1,1 +1,1 @@
-"""What is left of a run: its outputs, its record, the history of all."""
+"""The outputs of a run on this computer: fetch, list, compare and copy them."""

@@ -1,4 +1,4 @@
-"""Outputs that are here: which files a run left, how those of two runs differ, and copies of them."""
+"""The fetched outputs of runs: list them, compare those of two runs, and copy them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from typing import Any
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 CHUNK = 1 << 20
-# Programs run, or trust, what is in these folders: git hooks, target files, what gpuinfra remembers.
+# Programs run or trust the content of these folders, such as git hooks and target files.
 RESERVED = frozenset({".git", ".gpuinfra", "aml_config"})
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """One file, or one symbolic link, below a run's outputs."""
+    """A file or symbolic link in a run's outputs."""
 
     name: str
-    """With `/` between folders."""
+    """The path in the outputs."""
     size: int
     link: str | None = None
-    """Where it leads, if it is a link."""
+    """The target of a symbolic link."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         found = {"name": self.name, "size": self.size, "link": self.link}
         return {key: value for key, value in found.items() if value is not None}
 
 
 class Unlike(StrEnum):
-    """How a file of one run differs from that of another."""
+    """How a file differs between two runs."""
 
     ONLY_A = "only-a"
     ONLY_B = "only-b"
@@ -48,21 +47,20 @@ class Unlike(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """A file that two runs do not both have as it is."""
+    """A file that differs between two runs."""
 
     name: str
     how: Unlike
     a: int | None
-    """Its size there; None where it is not there."""
+    """The size in this run, or None if it is missing."""
     b: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         return {"name": self.name, "difference": self.how.value, "a": self.a, "b": self.b}
 
 
 def kept_files(folder: Path) -> list[KeptFile]:
-    """All below it, in the order of their names; links are not followed. A folder that is not there has none."""
+    """Return all files and links below a folder, sorted by name, without following links. It may be missing."""
     return sorted(_walk(folder), key=lambda file: file.name)
 
 
@@ -77,7 +75,7 @@ def _walk(folder: Path) -> Iterator[KeptFile]:
         for entry in entries:
             name = f"{below}{entry.name}"
             if entry.is_symlink():
-                # A link that leads nowhere is kept as it is.
+                # Also a link whose target does not exist.
                 yield KeptFile(name, 0, os.readlink(entry.path))  # noqa: PTH115
             elif entry.is_dir(follow_symlinks=False):
                 waiting.append(f"{name}/")
@@ -86,25 +84,26 @@ def _walk(folder: Path) -> Iterator[KeptFile]:
 
 
 def compare(a: Path, b: Path) -> list[FileDifference]:
-    """How the files below two folders differ. Content is read only where the sizes are the same."""
-    ours, theirs = ({file.name: file for file in kept_files(folder)} for folder in (a, b))
+    """Return the differences between the files in two folders. Content is read only if the sizes are equal."""
+    in_a, in_b = ({file.name: file for file in kept_files(folder)} for folder in (a, b))
     found = []
-    for name in sorted({*ours, *theirs}):
-        here, there = ours.get(name), theirs.get(name)
-        how = _unlike(here, there, a, b)
+    for name in sorted({*in_a, *in_b}):
+        first, second = in_a.get(name), in_b.get(name)
+        how = _difference(first, second, a, b)
         if how:
-            found.append(FileDifference(name, how, here.size if here else None, there.size if there else None))
+            found.append(FileDifference(name, how, first.size if first else None, second.size if second else None))
     return found
 
 
-def _unlike(here: KeptFile | None, there: KeptFile | None, a: Path, b: Path) -> Unlike | None:
-    if here is None or there is None:
-        return Unlike.ONLY_B if here is None else Unlike.ONLY_A
-    if here.size != there.size:
+def _difference(first: KeptFile | None, second: KeptFile | None, a: Path, b: Path) -> Unlike | None:
+    if first is None or second is None:
+        return Unlike.ONLY_B if first is None else Unlike.ONLY_A
+    if first.size != second.size:
         return Unlike.SIZE
-    if here.link != there.link:
+    if first.link != second.link:
         return Unlike.CONTENT
-    return None if here.link is not None or _is_same(a / here.name, b / there.name) else Unlike.CONTENT
+    is_same = first.link is not None or _is_same(a / first.name, b / second.name)
+    return None if is_same else Unlike.CONTENT
 
 
 def _is_same(a: Path, b: Path) -> bool:
@@ -117,14 +116,14 @@ def _digest(path: Path) -> bytes:
 
 
 def copy_outputs(folder: Path, destination: Path, *, replace: bool) -> list[KeptFile]:
-    """Copy all to another folder, each file whole or not at all, modes and links kept; what was copied.
+    """Copy all outputs to another folder, with modes and links, each file atomically. Return what was copied.
 
-    What has another content there is left alone, and nothing is copied at all, unless it is to be replaced.
+    Without `replace`, nothing is copied if a file with other content exists there.
     """
     files = kept_files(folder)
     if own := [file.name for file in files if RESERVED & {part.casefold() for part in PurePosixPath(file.name).parts}]:
         raise _reserved(own)
-    with _explained(destination):
+    with _write_errors(destination):
         taken = [file.name for file in files if _is_blocked(destination, file.name)]
         if not replace:
             taken += [file.name for file in files if _is_taken(folder / file.name, destination / file.name)]
@@ -138,20 +137,20 @@ def copy_outputs(folder: Path, destination: Path, *, replace: bool) -> list[Kept
 
 def _reserved(names: list[str]) -> Problem:
     more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-    note = f"the job wrote `{names[0]}`{more}: programs run, or trust, what is in such a folder; nothing was copied"
-    help_line = "copy what you need by hand from the folder that `gpuinfra outputs ID` prints"
+    note = f"the job wrote `{names[0]}`{more}: programs run or trust the files in such a folder; nothing was copied"
+    help_line = "copy what you need manually from the folder that `gpuinfra outputs ID` prints"
     return Problem(Diagnostic(Code.FILE_UNWRITABLE, "outputs with a reserved name", note=note, help=help_line))
 
 
 def _taken(destination: Path, names: list[str]) -> Problem:
     more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-    note = f"`{destination / names[0]}` is something else already{more}; nothing was copied"
-    help_text = "give another folder, or `--yes` to replace files"
+    note = f"`{destination / names[0]}` exists with other content{more}; nothing was copied"
+    help_text = "choose another folder, or add `--yes` to replace files"
     return Problem(Diagnostic(Code.FILE_EXISTS, "file exists", note=note, help=help_text), exit_code=Exit.USAGE)
 
 
 def _is_blocked(destination: Path, name: str) -> bool:
-    """Whether a folder on the way is none. A link would lead elsewhere: an earlier run may have left it there."""
+    """Return whether a parent folder is a file, or a link, which an earlier run may have left there."""
     folders = list(Path(name).parents)[:-1]
     return any((destination / each).is_symlink() or (destination / each).is_file() for each in folders)
 
@@ -168,15 +167,15 @@ def _is_taken(source: Path, target: Path) -> bool:
 def _copy(source: Path, target: Path, link: str | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if link is not None:
-        with tempfile.TemporaryDirectory(prefix=".gpuinfra-", dir=target.parent) as aside:
-            made = Path(aside) / "link"
-            made.symlink_to(link)
-            made.replace(target)
+        with tempfile.TemporaryDirectory(prefix=".gpuinfra-", dir=target.parent) as staging:
+            new_link = Path(staging) / "link"
+            new_link.symlink_to(link)
+            new_link.replace(target)
         return
     descriptor, name = tempfile.mkstemp(prefix=".gpuinfra-", dir=target.parent)
     try:
-        with os.fdopen(descriptor, "wb") as writing, source.open("rb") as reading:
-            shutil.copyfileobj(reading, writing, CHUNK)
+        with os.fdopen(descriptor, "wb") as target_file, source.open("rb") as source_file:
+            shutil.copyfileobj(source_file, target_file, CHUNK)
         found = source.stat()
         Path(name).chmod(stat.S_IMODE(found.st_mode))
         os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -187,13 +186,13 @@ def _copy(source: Path, target: Path, link: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _explained(destination: Path) -> Iterator[None]:
+def _write_errors(destination: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         where = error.filename2 or error.filename or destination
         note = f"`{where}`: {error.strerror}"
-        help_text = "give another folder; what was copied so far is whole"
+        help_text = "choose another folder; the files that were copied are complete"
         raise Problem(
             Diagnostic(Code.FILE_UNWRITABLE, "outputs cannot be copied", note=note, help=help_text)
         ) from error

@@ -1,4 +1,4 @@
-"""The project travels to the target: what is in it, what the target lacks of it, and one stream of just that."""
+"""Upload a project: read it, find what the target lacks, and send only that."""
 
 from gpuinfra.runner.errors import UploadError
 from gpuinfra.runner.upload.send import Uploaded, upload

@@ -1,4 +1,4 @@
-"""A tree: the project as it is sent."""
+"""A project as it is sent."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILE, FOLDER, LINK = "f", "d", "l"
-# So many entries are one message.
+# Entries per message.
 BATCH = 5000
 
 
 class Entry(NamedTuple):
-    """Something in the project. The target gets to know it in just this form."""
+    """A file, folder or link in the project, in the form in which it is sent."""
 
     path: str
-    """Inside the project; names that are not UTF-8 have surrogates."""
+    """Relative to the project. Names that are not UTF-8 have surrogates."""
     kind: str
     """FILE, FOLDER or LINK."""
     mode: int
-    """Permissions, 0o777 at most."""
+    """Permissions, at most 0o777."""
     size: int
     content: str
-    """A file's digest; where a link leads to."""
+    """The digest of a file, or the target of a link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something in the project that is not sent although no ignore file says so."""
+    """A path that is not sent, although no ignore file names it."""
 
     path: str
     reason: str
@@ -40,36 +40,36 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Tree:
-    """What is sent of a project, folders before what is in them."""
+    """The entries of a project, folders before their content, and what is not sent."""
 
     root: Path
     entries: tuple[Entry, ...]
     skipped: tuple[Skipped, ...] = ()
     held_back: tuple[str, ...] = ()
-    """Files and folders that may hold credentials, and so are not sent."""
+    """Files and folders that are not sent because they may hold credentials."""
     included: tuple[str, ...] = ()
-    """Files and folders that usually hold credentials, and are sent because the ignore file names them."""
+    """Files and folders that usually hold credentials, but are sent because the ignore file includes them."""
     ignore_file: str = ""
     copied: tuple[str, ...] = ()
     """Folders with copies of outputs, which are not sent."""
     unignored: tuple[str, ...] = ()
-    """What is sent although `.gitignore` names it, because another ignore file counts."""
+    """Paths that are sent although `.gitignore` names them, because another ignore file is used."""
     pool: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
-    """The content, by digest, of small files that have just been read."""
+    """The content of small files that were read for their digest, by digest."""
 
     @cached_property
     def files(self) -> int:
-        """How many files there are."""
+        """Return the number of files."""
         return sum(entry.kind == FILE for entry in self.entries)
 
     @cached_property
     def size(self) -> int:
-        """The bytes in all files."""
+        """Return the size of all files in bytes."""
         return sum(entry.size for entry in self.entries)
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that is sent; the same project has the same one everywhere."""
+        """Return the digest of all entries. It is the same for the same project on every computer."""
         whole = hashlib.sha256()
         for batch in self.batches:
             whole.update(batch)
@@ -77,19 +77,19 @@ class Tree:
 
     @cached_property
     def batches(self) -> tuple[bytes, ...]:
-        """All entries, as they travel."""
+        """Return all entries, encoded for the target."""
         return tuple(self._batches())
 
     def includes(self, path: str) -> bool:
-        """Whether a path inside the project is among what is sent."""
+        """Return whether a path in the project is sent."""
         return posixpath.normpath(path) in self._paths
 
-    def having(self, entry: Entry) -> Tree:
-        """With what a file has become."""
+    def replacing(self, entry: Entry) -> Tree:
+        """Return this tree with a new entry for a path."""
         return replace(self, entries=tuple(entry if each.path == entry.path else each for each in self.entries))
 
     def without(self, path: str) -> Tree:
-        """Without a file that is gone."""
+        """Return this tree without a path."""
         return replace(self, entries=tuple(each for each in self.entries if each.path != path))
 
     @cached_property

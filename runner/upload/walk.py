@@ -1,4 +1,4 @@
-"""Read a project: which files are sent, and the digest of each."""
+"""Read a project: find the files to send, and the digest of each."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from pathlib import Path
 
 from gpuinfra.runner.errors import UploadError
 from gpuinfra.runner.progress import Progress, counted
-from gpuinfra.runner.upload.content import Index, read, shown
-from gpuinfra.runner.upload.ignore import GIT, NAMES, Ignore, copied_folders, may_hold_credentials
+from gpuinfra.runner.upload.content import read, shown
+from gpuinfra.runner.upload.copied_outputs import copied_folders
+from gpuinfra.runner.upload.credentials import may_hold_credentials
+from gpuinfra.runner.upload.ignore import GIT, NAMES, Ignore
+from gpuinfra.runner.upload.index import Index
 from gpuinfra.runner.upload.tree import FILE, FOLDER, LINK, Entry, Skipped, Tree
 
 STEP = "project"
 LEADS_OUT = "a link that leads out of the project"
-FOREIGN_RULES = f"{LEADS_OUT}; its lines do not count"
-LARGEST_RULES = 256 << 10
+FOREIGN_RULES = f"{LEADS_OUT}; its rules are not used"
+MAX_RULES_SIZE = 256 << 10
 SPECIAL = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
 }
-# Never sent: git's own at any depth; ours, and what comes back from jobs, in the project's own folder.
+# Never sent: git's folder at any depth, and in the top folder gpuinfra's folder and the outputs of jobs.
 ALWAYS_LEFT_OUT = {".git"}
 LEFT_OUT_AT_TOP = {".gpuinfra", "outputs"}
-# So that what was just read need not be read again to be sent: of small files, and not of very many.
-MOST_KEPT_FILE = 64 << 10
-MOST_KEPT = 32 << 20
+# The content of small files stays in memory after it was read for the digest, up to this total.
+MAX_POOLED_FILE = 64 << 10
+MAX_POOL = 32 << 20
 
 
 def read_tree(project: Path, state: Path | None, progress: Progress) -> Tree:
-    """The project as it is to be sent. Raises UploadError where something in it cannot be read."""
+    """Return the project as it will be sent. Raise UploadError if a file cannot be read."""
     progress.begin(STEP, "reading the project")
     try:
-        with _unswept():
+        with _no_garbage_collection():
             tree = _Walk(project, Index(state), copied_folders(state), progress).tree()
     except UploadError as error:
         progress.fail(STEP, str(error))
@@ -49,9 +52,9 @@ def read_tree(project: Path, state: Path | None, progress: Progress) -> Tree:
 
 
 @contextlib.contextmanager
-def _unswept() -> Iterator[None]:
-    """Without the search for circles, which there are none of here, in the many things that a walk makes: it takes a
-    third of the time."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Disable the garbage collector. A walk creates many objects and no cycles, and the collector takes a third of
+    its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -74,10 +77,10 @@ class _Walk:
         self._left_copies: list[str] = []
         self._unignored: list[str] = []
         self._pool: dict[str, bytes] = {}
-        self._kept = self._read = 0
+        self._pooled = self._read = 0
 
     def tree(self) -> Tree:
-        # What git would ignore is only followed where another file counts instead.
+        # Follow what git ignores only if another ignore file is used.
         git = None if self._ignore_name == GIT else Ignore()
         waiting: list[tuple[str, Ignore, Ignore | None]] = [("", Ignore(), git)]
         while waiting:
@@ -96,7 +99,7 @@ class _Walk:
         )
 
     def _folder(self, folder: str, ignore: Ignore, git: Ignore | None) -> list[tuple[str, Ignore, Ignore | None]]:
-        """Take in what is in a folder; gives the folders in it."""
+        """Add the content of a folder, and return the folders in it."""
         full = os.path.join(self._root, folder.encode("utf-8", "surrogateescape")) if folder else self._root
         try:
             with os.scandir(full) as found:
@@ -117,9 +120,9 @@ class _Walk:
             if ignore.leaves_out(path, is_folder) or self._holds_back(path, name, is_folder, ignore):
                 continue
             try:
-                self._take(path, full, child)
+                self._add(path, full, child)
             except FileNotFoundError:
-                continue  # gone since the folder was listed: then it is not in the project
+                continue  # removed since the folder was listed
             except OSError as error:
                 raise _unreadable("a file cannot be read", path, error) from error
             below = self._follow_git(path, is_folder, git)
@@ -128,14 +131,14 @@ class _Walk:
         return folders
 
     def _follow_git(self, path: str, is_folder: bool, git: Ignore | None) -> Ignore | None:
-        """Note what git ignores. What is in an ignored folder is not noted again."""
+        """Note a path that git ignores. The content of an ignored folder is not noted again."""
         if git is None or not git.leaves_out(path, is_folder):
             return git
         self._unignored.append(f"{path}/" if is_folder else path)
         return None
 
     def _holds_back(self, path: str, name: str, is_folder: bool, ignore: Ignore) -> bool:
-        """Whether it is not sent although no ignore file says so: credentials, and copies of outputs."""
+        """Return whether a path is not sent because it may hold credentials or copies of outputs."""
         is_copy, shown_path = is_folder and path in self._copied, f"{path}/" if is_folder else path
         if not (is_copy or may_hold_credentials(name, is_folder)):
             return False
@@ -149,26 +152,26 @@ class _Walk:
     def _with_rules(self, folder: str, full: bytes, ignore: Ignore, name: str) -> Ignore:
         file = os.path.join(full, name.encode())
         path = f"{folder}/{name}" if folder else name
-        if not os.path.isfile(file):  # a folder of that name is none
+        if not os.path.isfile(file):  # a folder with the name of an ignore file
             return ignore
         if not os.path.realpath(file).startswith(os.path.join(self._root, b"")):
             self._foreign_rules.add(path)
             return ignore
         try:
             with open(file, "rb") as stream:
-                content = stream.read(LARGEST_RULES + 1)
+                content = stream.read(MAX_RULES_SIZE + 1)
         except OSError as error:
             raise _unreadable("an ignore file cannot be read", path, error) from error
-        if len(content) > LARGEST_RULES:
-            too_large = OSError(errno.EFBIG, f"it has more than {LARGEST_RULES >> 10} KiB")
+        if len(content) > MAX_RULES_SIZE:
+            too_large = OSError(errno.EFBIG, f"it has more than {MAX_RULES_SIZE >> 10} KiB")
             raise _unreadable("an ignore file cannot be read", path, too_large)
         return ignore.below(folder, content)
 
-    def _take(self, path: str, folder: bytes, child: os.DirEntry[bytes]) -> None:
+    def _add(self, path: str, folder: bytes, child: os.DirEntry[bytes]) -> None:
         found = child.stat(follow_symlinks=False)
         mode = stat.S_IMODE(found.st_mode) & 0o777
         if stat.S_ISREG(found.st_mode):
-            self._take_file(path, mode, found)
+            self._add_file(path, mode, found)
         elif stat.S_ISDIR(found.st_mode):
             self._entries.append(Entry(path, FOLDER, mode, 0, ""))
         elif stat.S_ISLNK(found.st_mode):
@@ -179,23 +182,23 @@ class _Walk:
             else:
                 self._entries.append(Entry(path, LINK, 0o777, 0, target.decode("utf-8", "surrogateescape")))
         else:
-            self._skipped.append(Skipped(path, SPECIAL.get(stat.S_IFMT(found.st_mode), "no file")))
+            self._skipped.append(Skipped(path, SPECIAL.get(stat.S_IFMT(found.st_mode), "not a regular file")))
 
-    def _take_file(self, path: str, mode: int, found: os.stat_result) -> None:
+    def _add_file(self, path: str, mode: int, found: os.stat_result) -> None:
         digest = self._index.digest(path, found)
         if digest is not None:
             self._entries.append(Entry(path, FILE, mode, found.st_size, digest))
             return
         began = time.time_ns()
-        content = read(self._root, path, MOST_KEPT_FILE, self._tell)
+        content = read(self._root, path, MAX_POOLED_FILE, self._report)
         self._entries.append(Entry(path, FILE, mode, content.size, content.digest))
         if content.size == content.stat.st_size:
             self._index.remember(path, content.stat, content.digest, began)
-        if content.data and self._kept + content.size <= MOST_KEPT:
+        if content.data and self._pooled + content.size <= MAX_POOL:
             self._pool[content.digest] = content.data
-            self._kept += content.size
+            self._pooled += content.size
 
-    def _tell(self, count: int) -> None:
+    def _report(self, count: int) -> None:
         self._read += count
         self._progress.amount(STEP, self._read, None)
 
@@ -206,9 +209,9 @@ def _unreadable(summary: str, path: str, error: OSError) -> UploadError:
 
 
 def inside(root: bytes, folder: bytes, target: bytes) -> bytes | None:
-    """A link's target as it is sent, relative to the folder that the link is in; None where it leads out.
+    """Return a link's target relative to the link's folder, or None if it leads out of the project.
 
-    `root` and `folder` are whole paths, without links in them.
+    `root` and `folder` are absolute paths without links.
     """
     place = os.path.join(folder, target)
     if not _is_below(root, os.path.realpath(place)):
@@ -216,7 +219,7 @@ def inside(root: bytes, folder: bytes, target: bytes) -> bytes | None:
     direct = os.path.normpath(place)
     if not os.path.isabs(target) and _never_leaves(root, folder, target):
         return target
-    # By another way in, as through a link to the project: then by where that ends.
+    # The target reaches the project by another path, such as a link to the project: use where it ends.
     kept = direct if _is_below(root, direct) else os.path.realpath(place)
     return os.path.relpath(kept, folder)
 
@@ -226,7 +229,7 @@ def _is_below(root: bytes, path: bytes) -> bool:
 
 
 def _never_leaves(root: bytes, folder: bytes, target: bytes) -> bool:
-    """Whether the way stays inside at each step: the project has another name on the target."""
+    """Return whether each step of a path stays in the project, because the project's folder has another name there."""
     depth = len(os.path.relpath(folder, root).split(b"/")) if folder != root else 0
     for part in target.split(b"/"):
         depth += -1 if part == b".." else part not in {b"", b"."}

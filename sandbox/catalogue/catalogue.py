@@ -1,7 +1,5 @@
 """Regions, sizes and prices, from `nc.json`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,12 +87,11 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class DiskTier:
-    """The tier of a managed disk: its largest size and its price per month."""
+    """The tier of a managed disk, and its largest size."""
 
     sku: str
     tier: str
     size_gib: int
-    price_per_month: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,6 @@ class Catalogue:
     windows_price_per_vcpu: float
 
     def regions(self) -> tuple[Region, ...]:
-        """Return all regions."""
         return tuple(self.region_table.values())
 
     def region(self, name: str) -> Region | None:
@@ -127,7 +123,6 @@ class Catalogue:
         return self.size_table.get(name.casefold())
 
     def offered(self, size: str, region: str) -> bool:
-        """Whether the region offers the size."""
         return (size.casefold(), region_key(region)) in self.price_table
 
     def price(self, size: str, region: str, spot: bool = False) -> float | None:
@@ -138,7 +133,6 @@ class Catalogue:
         return round(listed * self.spot_price_factor, 6) if spot else listed
 
     def zones(self, region: str) -> tuple[str, ...]:
-        """Return the availability zones of a region."""
         found = self.region(region)
         return found.zones if found else ()
 

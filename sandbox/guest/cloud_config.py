@@ -1,7 +1,5 @@
 """Custom data as cloud-init reads it: bytes in, values out, and a message for everything it did not understand."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import gzip
@@ -143,22 +141,6 @@ def _keys(user: Mapping[str, Any]) -> Iterator[str]:
         yield from (str(key) for key in _list(user.get(name) or []))
 
 
-def _authorized_keys(value: Any, config: CloudConfig) -> None:
-    config.authorized_keys += [str(key) for key in _list(value)]
-
-
-def _hostname(value: Any, config: CloudConfig) -> None:
-    config.hostname = str(value)
-
-
-def _boot_commands(value: Any, config: CloudConfig) -> None:
-    config.boot_commands += _commands(value)
-
-
-def _run_commands(value: Any, config: CloudConfig) -> None:
-    config.run_commands += _commands(value)
-
-
 def _commands(value: Any) -> Iterator[Command]:
     for command in _list(value):
         if isinstance(command, list):
@@ -179,8 +161,8 @@ _READERS: Mapping[str, Callable[[Any, CloudConfig], None]] = {
     "write_files": _write_files,
     "ssh_keys": _ssh_keys,
     "users": _users,
-    "ssh_authorized_keys": _authorized_keys,
-    "hostname": _hostname,
-    "bootcmd": _boot_commands,
-    "runcmd": _run_commands,
+    "ssh_authorized_keys": lambda value, config: config.authorized_keys.extend(str(key) for key in _list(value)),
+    "hostname": lambda value, config: setattr(config, "hostname", str(value)),
+    "bootcmd": lambda value, config: config.boot_commands.extend(_commands(value)),
+    "runcmd": lambda value, config: config.run_commands.extend(_commands(value)),
 }

@@ -1,7 +1,5 @@
 """What cloud-init does in a guest: settings before SSH answers, commands after that."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import time

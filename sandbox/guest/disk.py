@@ -1,7 +1,5 @@
 """The disk of a guest: where things are under its root, and what its absolute paths mean on the host."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re
@@ -27,7 +25,6 @@ class Disk:
 
     @property
     def home(self) -> Path:
-        """The home directory of the admin user."""
         return self.root / "home" / self.username
 
     @property
@@ -42,7 +39,6 @@ class Disk:
 
     @property
     def log(self) -> Path:
-        """The guest's logs."""
         return self.root / "var" / "log"
 
     @property
@@ -52,12 +48,10 @@ class Disk:
 
     @property
     def authorized_keys(self) -> Path:
-        """The public keys that may log in."""
         return self.home / ".ssh" / "authorized_keys"
 
     @property
     def groups(self) -> list[str]:
-        """The groups of the admin user."""
         try:
             lines = (self.root / "etc" / "group").read_text().splitlines()
         except FileNotFoundError:

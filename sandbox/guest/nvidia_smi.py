@@ -17,7 +17,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -56,11 +56,10 @@ class Options:
     def __init__(self) -> None:
         self.list = self.query = self.xml = self.help = self.version = False
         self.ids: list[str] = []
-        self.query_gpu: str | None = None
-        self.query_apps: str | None = None
+        self.query_gpu = self.query_apps = self.filename = ""
         self.format: list[str] = []
-        self.loop_seconds: float | None = None
-        self.filename: str | None = None
+        self.loop_seconds = 0.0
+        self.display = ""
 
 
 class Gpu:
@@ -100,77 +99,61 @@ def _is_model(word: str, facts: dict[str, Any]) -> bool:
     return word in facts["model"].upper().replace("-", " ").split() or word in facts["name"].upper().split()
 
 
-class Field:
-    """The value of a query's field, and its unit."""
-
-    def __init__(self, value: Any, unit: str) -> None:
-        self.value, self.unit = value, unit
-
-
-def gpu_fields(gpu: Gpu) -> dict[str, Field]:
-    """Return every field that --query-gpu knows."""
+def gpu_fields(gpu: Gpu) -> dict[str, tuple[Any, str]]:
+    """Return every field that --query-gpu knows, each with its unit."""
     domain, bus, device = gpu.bus.replace(".0", "").split(":")
     now = time.strftime("%Y/%m/%d %H:%M:%S") + f".{int(time.time() % 1 * 1000):03d}"
-    fields: dict[str, Field] = {
-        **_same(("name", "gpu_name"), gpu.name),
-        **_same(("uuid", "gpu_uuid"), gpu.uuid),
-        **_same(("serial", "gpu_serial"), gpu.serial),
-        **_same(("pci.bus_id", "gpu_bus_id"), gpu.bus),
-        **_same(("pstate",), gpu.state),
-        **_same(("clocks.sm", "clocks.current.sm", "clocks.gr", "clocks.current.graphics"), gpu.sm, "MHz"),
-        **_same(("clocks.mem", "clocks.current.memory"), gpu.memory, "MHz"),
-        **_same(("clocks.max.sm", "clocks.max.gr", "clocks.max.graphics"), gpu.max_sm, "MHz"),
-        **_same(("clocks.max.mem", "clocks.max.memory"), gpu.max_memory, "MHz"),
-        **_same(("power.draw", "power.draw.instant", "power.draw.average"), f"{gpu.draw:.2f}", "W"),
-        **_same(("power.limit", "power.default_limit", "power.max_limit"), f"{gpu.limit:.2f}", "W"),
-        **_same(("ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total"), 0),
-        **_same(("fan.speed",), "[N/A]"),
-        **_same(("mig.mode.current", "mig.mode.pending"), "[N/A]"),
-    }
-    plain: dict[str, Any] = {
-        "timestamp": now,
-        "index": gpu.index,
-        "count": gpu.count,
-        "driver_version": gpu.driver,
-        "compute_cap": gpu.capability,
-        "compute_mode": "Default",
-        "persistence_mode": "Enabled",
-        "display_active": "Disabled",
-        "display_mode": "Disabled",
-        "ecc.mode.current": "Enabled",
-        "temperature.gpu": gpu.temperature,
-        "temperature.memory": "N/A",
-        "vbios_version": "simulated",
-        "pci.domain": "0x" + domain[-4:],
-        "pci.bus": "0x" + bus,
-        "pci.device": "0x" + device,
-        "pci.device_id": gpu.device,
-        "clocks_throttle_reasons.active": "0x0000000000000000",
-        "clocks_event_reasons.active": "0x0000000000000000",
-    }
-    fields.update((name, Field(value, "")) for name, value in plain.items())
-    memory = {"total": gpu.total, "used": gpu.used, "free": gpu.total - gpu.used, "reserved": 0}
-    fields.update(("memory." + name, Field(value, "MiB")) for name, value in memory.items())
-    used = {"gpu": gpu.utilization, "memory": gpu.memory_utilization, "encoder": 0, "decoder": 0}
-    fields.update(("utilization." + name, Field(value, "%")) for name, value in used.items())
+    rows = (
+        ("timestamp", now, ""),
+        ("index", gpu.index, ""),
+        ("count", gpu.count, ""),
+        ("name gpu_name", gpu.name, ""),
+        ("uuid gpu_uuid", gpu.uuid, ""),
+        ("serial gpu_serial", gpu.serial, ""),
+        ("driver_version", gpu.driver, ""),
+        ("compute_cap", gpu.capability, ""),
+        ("compute_mode", "Default", ""),
+        ("persistence_mode ecc.mode.current", "Enabled", ""),
+        ("display_active display_mode", "Disabled", ""),
+        ("fan.speed mig.mode.current mig.mode.pending", "[N/A]", ""),
+        ("vbios_version", "simulated", ""),
+        ("pstate", gpu.state, ""),
+        ("temperature.gpu", gpu.temperature, ""),
+        ("temperature.memory", "N/A", ""),
+        ("pci.bus_id gpu_bus_id", gpu.bus, ""),
+        ("pci.domain", "0x" + domain[-4:], ""),
+        ("pci.bus", "0x" + bus, ""),
+        ("pci.device", "0x" + device, ""),
+        ("pci.device_id", gpu.device, ""),
+        ("clocks_throttle_reasons.active clocks_event_reasons.active", "0x0000000000000000", ""),
+        ("ecc.errors.uncorrected.volatile.total ecc.errors.corrected.volatile.total", 0, ""),
+        ("clocks.sm clocks.current.sm clocks.gr clocks.current.graphics", gpu.sm, "MHz"),
+        ("clocks.mem clocks.current.memory", gpu.memory, "MHz"),
+        ("clocks.max.sm clocks.max.gr clocks.max.graphics", gpu.max_sm, "MHz"),
+        ("clocks.max.mem clocks.max.memory", gpu.max_memory, "MHz"),
+        ("power.draw power.draw.instant power.draw.average", f"{gpu.draw:.2f}", "W"),
+        ("power.limit power.default_limit power.max_limit", f"{gpu.limit:.2f}", "W"),
+        ("memory.total", gpu.total, "MiB"),
+        ("memory.used", gpu.used, "MiB"),
+        ("memory.free", gpu.total - gpu.used, "MiB"),
+        ("memory.reserved", 0, "MiB"),
+        ("utilization.gpu", gpu.utilization, "%"),
+        ("utilization.memory", gpu.memory_utilization, "%"),
+        ("utilization.encoder utilization.decoder", 0, "%"),
+    )
+    return {name: (value, unit) for names, value, unit in rows for name in names.split()}
+
+
+def app_fields(gpu: Gpu, process: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Return every field that --query-compute-apps knows, each with its unit."""
+    fields = {name: field for name, field in gpu_fields(gpu).items() if name.startswith("gpu_") or name == "timestamp"}
+    fields["pid"] = (process.get("pid", 0), "")
+    fields["name"] = fields["process_name"] = (process.get("name", "unknown"), "")
+    fields["used_memory"] = fields["used_gpu_memory"] = (process.get("memory_used_mib", 0), "MiB")
     return fields
 
 
-def _same(names: Iterable[str], value: Any, unit: str = "") -> dict[str, Field]:
-    return dict.fromkeys(names, Field(value, unit))
-
-
-def app_fields(gpu: Gpu, process: dict[str, Any]) -> dict[str, Field]:
-    """Return every field that --query-compute-apps knows."""
-    return {
-        **_same(("pid",), process.get("pid", 0)),
-        **_same(("name", "process_name"), process.get("name", "unknown")),
-        **_same(("used_memory", "used_gpu_memory"), process.get("memory_used_mib", 0), "MiB"),
-        **{name: field for name, field in gpu_fields(gpu).items() if name.startswith("gpu_") or name == "timestamp"},
-    }
-
-
-def csv(names: str, rows: list[dict[str, Field]], known: dict[str, Field], style: list[str]) -> str:
+def csv(names: str, rows: list[dict[str, tuple[Any, str]]], known: dict[str, tuple[Any, str]], style: list[str]) -> str:
     """Return a table as --format=csv prints it. The header has units even if the values do not."""
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
@@ -178,13 +161,13 @@ def csv(names: str, rows: list[dict[str, Field]], known: dict[str, Field], style
             raise SmiError(f'Field "{name}" is not a valid field to query.\n', INVALID)
     lines = []
     if "noheader" not in style:
-        lines.append(", ".join(name + (f" [{known[name].unit}]" if known[name].unit else "") for name in wanted))
-    lines.extend(", ".join(_value(row[name], units="nounits" not in style) for name in wanted) for row in rows)
+        lines.append(", ".join(name + (f" [{known[name][1]}]" if known[name][1] else "") for name in wanted))
+    lines.extend(", ".join(_value(*row[name], units="nounits" not in style) for name in wanted) for row in rows)
     return "".join(line + "\n" for line in lines)
 
 
-def _value(field: Field, *, units: bool) -> str:
-    return f"{field.value} {field.unit}" if field.unit and units else str(field.value)
+def _value(value: Any, unit: str, *, units: bool) -> str:
+    return f"{value} {unit}" if unit and units else str(value)
 
 
 def table(gpus: list[Gpu]) -> str:
@@ -239,85 +222,77 @@ def _shortened(name: str, width: int) -> str:
     return name[: width - 3 - len(end)] + "..." + end
 
 
-def details(gpu: Gpu) -> list[tuple[str, str, Any]]:
-    """Return what -q shows of a GPU: title in text, element in XML, and the value or what is inside."""
-    clocks = (("Graphics", "graphics_clock"), ("SM", "sm_clock"))
+def details(gpu: Gpu) -> list[tuple[str, Any]]:
+    """Return what -q shows of a GPU: the title, and the value or what is inside.
+
+    The element in XML is the title in lower case with underscores, or what follows `|`.
+    """
     return [
-        ("Product Name", "product_name", gpu.name),
-        ("Product Brand", "product_brand", "NVIDIA"),
-        ("Display Active", "display_active", "Disabled"),
-        ("Persistence Mode", "persistence_mode", "Enabled"),
-        ("Serial Number", "serial", gpu.serial),
-        ("GPU UUID", "uuid", gpu.uuid),
-        ("Minor Number", "minor_number", gpu.index),
-        ("VBIOS Version", "vbios_version", "simulated"),
+        ("Product Name", gpu.name),
+        ("Product Brand", "NVIDIA"),
+        ("Display Active", "Disabled"),
+        ("Persistence Mode", "Enabled"),
+        ("Serial Number|serial", gpu.serial),
+        ("GPU UUID|uuid", gpu.uuid),
+        ("Minor Number", gpu.index),
+        ("VBIOS Version", "simulated"),
+        ("GPU Virtualization Mode", [("Virtualization Mode", "Pass-Through")]),
         (
-            *("GPU Virtualization Mode", "gpu_virtualization_mode"),
-            [("Virtualization Mode", "virtualization_mode", "Pass-Through")],
-        ),
-        (
-            *("PCI", "pci"),
+            "PCI",
             [
-                ("Bus", "pci_bus", "0x00"),
-                ("Device", "pci_device", "0x00"),
-                ("Domain", "pci_domain", f"0x{gpu.index + 1:04X}"),
-                ("Device Id", "pci_device_id", gpu.device),
-                ("Bus Id", "pci_bus_id", gpu.bus),
+                ("Bus|pci_bus", "0x00"),
+                ("Device|pci_device", "0x00"),
+                ("Domain|pci_domain", f"0x{gpu.index + 1:04X}"),
+                ("Device Id|pci_device_id", gpu.device),
+                ("Bus Id|pci_bus_id", gpu.bus),
             ],
         ),
-        ("Fan Speed", "fan_speed", "N/A"),
-        ("Performance State", "performance_state", gpu.state),
+        ("Fan Speed", "N/A"),
+        ("Performance State", gpu.state),
         (
-            *("FB Memory Usage", "fb_memory_usage"),
+            "FB Memory Usage",
             [
-                ("Total", "total", f"{gpu.total} MiB"),
-                ("Reserved", "reserved", "0 MiB"),
-                ("Used", "used", f"{gpu.used} MiB"),
-                ("Free", "free", f"{gpu.total - gpu.used} MiB"),
+                ("Total", f"{gpu.total} MiB"),
+                ("Reserved", "0 MiB"),
+                ("Used", f"{gpu.used} MiB"),
+                ("Free", f"{gpu.total - gpu.used} MiB"),
             ],
         ),
-        ("Compute Mode", "compute_mode", "Default"),
+        ("Compute Mode", "Default"),
         (
-            *("Utilization", "utilization"),
+            "Utilization",
             [
-                ("GPU", "gpu_util", f"{gpu.utilization} %"),
-                ("Memory", "memory_util", f"{gpu.memory_utilization} %"),
-                ("Encoder", "encoder_util", "0 %"),
-                ("Decoder", "decoder_util", "0 %"),
+                ("GPU|gpu_util", f"{gpu.utilization} %"),
+                ("Memory|memory_util", f"{gpu.memory_utilization} %"),
+                ("Encoder|encoder_util", "0 %"),
+                ("Decoder|decoder_util", "0 %"),
             ],
         ),
+        ("Temperature", [("GPU Current Temp|gpu_temp", f"{gpu.temperature} C")]),
         (
-            *("Temperature", "temperature"),
-            [("GPU Current Temp", "gpu_temp", f"{gpu.temperature} C")],
+            "GPU Power Readings",
+            [("Power Draw", f"{gpu.draw:.2f} W"), ("Current Power Limit", f"{gpu.limit:.2f} W")],
         ),
-        (
-            *("GPU Power Readings", "gpu_power_readings"),
-            [
-                ("Power Draw", "power_draw", f"{gpu.draw:.2f} W"),
-                ("Current Power Limit", "current_power_limit", f"{gpu.limit:.2f} W"),
-            ],
-        ),
-        (
-            *("Clocks", "clocks"),
-            [*((*each, f"{gpu.sm} MHz") for each in clocks), ("Memory", "mem_clock", f"{gpu.memory} MHz")],
-        ),
-        (
-            *("Max Clocks", "max_clocks"),
-            [*((*each, f"{gpu.max_sm} MHz") for each in clocks), ("Memory", "mem_clock", f"{gpu.max_memory} MHz")],
-        ),
-        (
-            *("Processes", "processes"),
-            [("Process", "process_info", _process_details(process)) for process in gpu.processes],
-        ),
+        ("Clocks", _clocks(gpu.sm, gpu.memory)),
+        ("Max Clocks", _clocks(gpu.max_sm, gpu.max_memory)),
+        ("Processes", [("Process|process_info", _process_details(process)) for process in gpu.processes]),
     ]
 
 
-def _process_details(process: dict[str, Any]) -> list[tuple[str, str, Any]]:
+def _clocks(sm: int, memory: int) -> list[tuple[str, Any]]:
     return [
-        ("Process ID", "pid", process.get("pid", 0)),
-        ("Type", "type", "C"),
-        ("Name", "process_name", process.get("name", "unknown")),
-        ("Used GPU Memory", "used_memory", f"{process.get('memory_used_mib', 0)} MiB"),
+        ("Graphics|graphics_clock", f"{sm} MHz"),
+        ("SM|sm_clock", f"{sm} MHz"),
+        ("Memory|mem_clock", f"{memory} MHz"),
+    ]
+
+
+def _process_details(process: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        ("Process ID|pid", process.get("pid", 0)),
+        ("Type", "C"),
+        ("Name|process_name", process.get("name", "unknown")),
+        ("Used GPU Memory|used_memory", f"{process.get('memory_used_mib', 0)} MiB"),
     ]
 
 
@@ -334,8 +309,9 @@ def as_text(gpus: list[Gpu]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _text(items: list[tuple[str, str, Any]], indent: str) -> Iterable[str]:
-    for title, _, value in items:
+def _text(items: list[tuple[str, Any]], indent: str) -> Iterable[str]:
+    for names, value in items:
+        title = names.partition("|")[0]
         if isinstance(value, list):
             yield indent + title if value else f"{indent + title:50s}: None"
             yield from _text(value, indent + "    ")
@@ -355,35 +331,26 @@ def as_xml(gpus: list[Gpu]) -> str:
     return "\n".join([*lines, "</nvidia_smi_log>", ""])
 
 
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _xml(items: list[tuple[str, str, Any]], indent: str) -> Iterable[str]:
-    for _, element, value in items:
+def _xml(items: list[tuple[str, Any]], indent: str) -> Iterable[str]:
+    for names, value in items:
+        element = names.rpartition("|")[2].lower().replace(" ", "_")
         if isinstance(value, list):
             yield f"{indent}<{element}>"
             yield from _xml(value, indent + "\t")
             yield f"{indent}</{element}>"
         else:
-            yield f"{indent}<{element}>{_escape(str(value))}</{element}>"
+            escaped = str(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            yield f"{indent}<{element}>{escaped}</{element}>"
 
 
 def read_options(arguments: list[str]) -> Options:
     """Parse the command line; long options take their value after `=` or as the next word."""
     options = Options()
     rest = list(arguments)
-    flags = {
-        **dict.fromkeys(("-L", "--list-gpus"), "list"),
-        **dict.fromkeys(("-q", "--query"), "query"),
-        **dict.fromkeys(("-x", "--xml-format"), "xml"),
-        **dict.fromkeys(("-h", "--help"), "help"),
-        "--version": "version",
-    }
     while rest:
         name, equals, value = rest.pop(0).partition("=")
-        if name in flags and not equals:
-            setattr(options, flags[name], True)
+        if name in FLAGS and not equals:
+            setattr(options, FLAGS[name], True)
         elif name in ("-l", "--loop"):
             if not equals:
                 value = rest.pop(0) if rest and rest[0].isdigit() else "5"
@@ -391,7 +358,8 @@ def read_options(arguments: list[str]) -> Options:
         elif name in VALUED:
             if not equals and not rest:
                 raise SmiError(f"Option {name} requires a value. Please run 'nvidia-smi -h' for help.\n", INVALID)
-            VALUED[name](options, value if equals else rest.pop(0))
+            attribute, read = VALUED[name]
+            setattr(options, attribute, read(value if equals else rest.pop(0)))
         else:
             text = "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
             raise SmiError(text, INVALID)
@@ -411,17 +379,22 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
-VALUED = {
-    **dict.fromkeys(("-i", "--id"), lambda options, value: setattr(options, "ids", _words(value))),
-    **dict.fromkeys(("-f", "--filename"), lambda options, value: setattr(options, "filename", value)),
-    **dict.fromkeys(("-d", "--display"), lambda _options, _value: None),
-    **dict.fromkeys(
-        ("-lms", "--loop-ms"),
-        lambda options, value: setattr(options, "loop_seconds", _number("--loop-ms", value) / 1000),
-    ),
-    "--query-gpu": lambda options, value: setattr(options, "query_gpu", value),
-    "--query-compute-apps": lambda options, value: setattr(options, "query_apps", value),
-    "--format": lambda options, value: setattr(options, "format", _words(value)),
+FLAGS = {
+    **dict.fromkeys(("-L", "--list-gpus"), "list"),
+    **dict.fromkeys(("-q", "--query"), "query"),
+    **dict.fromkeys(("-x", "--xml-format"), "xml"),
+    **dict.fromkeys(("-h", "--help"), "help"),
+    "--version": "version",
+}
+# Attribute of the options, and how its value is read.
+VALUED: dict[str, tuple[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("-i", "--id"), ("ids", _words)),
+    **dict.fromkeys(("-f", "--filename"), ("filename", str)),
+    **dict.fromkeys(("-d", "--display"), ("display", str)),
+    **dict.fromkeys(("-lms", "--loop-ms"), ("loop_seconds", lambda value: _number("--loop-ms", value) / 1000)),
+    "--query-gpu": ("query_gpu", str),
+    "--query-compute-apps": ("query_apps", str),
+    "--format": ("format", _words),
 }
 
 
@@ -483,7 +456,7 @@ def main(arguments: list[str]) -> int:
         while True:
             output.write(answer(options))
             output.flush()
-            if options.loop_seconds is None:
+            if not options.loop_seconds:
                 return 0
             time.sleep(options.loop_seconds)
             # The header is for the first round only.

@@ -1,7 +1,5 @@
 """How a guest's commands are started, and how all of their processes are found and ended."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

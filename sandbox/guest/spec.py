@@ -1,7 +1,5 @@
 """What a guest is made from: plain values that the server chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPUs of a size as the guest sees them; `memory_mib` is the memory of one, or of its `fraction`."""
+    """The GPUs of a size as the guest sees them; `memory_mib` is the memory of each device."""
 
     model: str
     name: str
@@ -19,7 +17,6 @@ class Gpu:
     pci_device_id: str
     driver_version: str
     cuda_version: str
-    fraction: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,9 @@ class GuestSpec:
 class CommandResult:
     """The result of a command in the guest."""
 
-    stdout: str
-    stderr: str
-    exit_code: int
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
 
 
 class GuestNotRunningError(LookupError):

@@ -1,7 +1,5 @@
 """A process behind an SSH channel, connected by pipes or by a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -115,14 +113,12 @@ class Program:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
 
     def pause(self) -> None:
-        """Stop reading output."""
         self._paused = True
         for output in self._outputs:
             if not output.is_closing():
                 output.pause_reading()
 
     def resume(self) -> None:
-        """Read output again."""
         self._paused = False
         for output in self._outputs:
             if not output.is_closing():

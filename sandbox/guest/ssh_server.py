@@ -1,7 +1,5 @@
 """The SSH server of a guest."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging

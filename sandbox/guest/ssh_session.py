@@ -1,7 +1,5 @@
 """One SSH session of a guest: a command, a shell or a file transfer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import cast
@@ -23,7 +21,6 @@ class GuestFiles(asyncssh.SFTPServer):
         self._disk = disk
 
     def map_path(self, path: bytes) -> bytes:
-        """Return where the client's path is on the host."""
         return os.fsencode(self._disk.place(os.fsdecode(path)))
 
     def reverse_map_path(self, path: bytes) -> bytes:
@@ -53,30 +50,24 @@ class GuestSession(SSHServerStreamSession[bytes]):
         self._program: Program | None = None
 
     def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:  # type: ignore[override]
-        """Store the channel."""
         super().connection_made(chan)
         self._channel = chan
 
     def pty_requested(self, term_type: str, term_size: object, term_modes: object) -> bool:
-        """Allow a terminal."""
         del term_type, term_size, term_modes
         return True
 
     def shell_requested(self) -> bool:
-        """Allow a shell."""
         return True
 
     def exec_requested(self, command: str) -> bool:
-        """Allow any command."""
         del command
         return True
 
     def subsystem_requested(self, subsystem: str) -> bool:
-        """Allow SFTP."""
         return subsystem == "sftp"
 
     def session_started(self) -> None:
-        """Start the requested program or file transfer."""
         channel = self._channel
         if channel is None:
             return
@@ -87,7 +78,6 @@ class GuestSession(SSHServerStreamSession[bytes]):
             self._program = self._start_program(channel)
 
     def data_received(self, data: bytes, datatype: DataType) -> None:
-        """Pass input to the program."""
         if self._program:
             self._program.feed(data)
         else:
@@ -101,34 +91,28 @@ class GuestSession(SSHServerStreamSession[bytes]):
         return super().eof_received()
 
     def signal_received(self, signal: str) -> None:
-        """Pass a signal, named without SIG, to the program."""
         if self._program:
             self._program.deliver(signal)
 
     def break_received(self, msec: int) -> bool:
-        """Ignore a serial break."""
         del msec
         return False
 
     def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
-        """Resize the program's terminal."""
         if self._program:
             self._program.resize(width, height, pixwidth, pixheight)
 
     def pause_writing(self) -> None:
-        """Pause the program's output while the client is slow."""
         super().pause_writing()
         if self._program:
             self._program.pause()
 
     def resume_writing(self) -> None:
-        """Resume the program's output."""
         super().resume_writing()
         if self._program:
             self._program.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hang up the program when the channel closes."""
         super().connection_lost(exc)
         if self._program:
             self._program.hang_up()

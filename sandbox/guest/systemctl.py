@@ -1,7 +1,5 @@
 """The server behind a guest's `systemctl`: it receives the arguments and returns what to print."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -44,7 +42,6 @@ class Systemctl:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Start to listen."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         file = self._disk.run / SOCKET
         with short_path(file) as name:
@@ -53,7 +50,6 @@ class Systemctl:
         self._server = await asyncio.start_unix_server(self._serve, sock=listener)
 
     async def close(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -75,7 +71,7 @@ class Systemctl:
         request = _parse(arguments)
         if request.verb in {"daemon-reload", "daemon-reexec", "reset-failed"}:
             # Unit files are read whenever a service starts.
-            return CommandResult("", "", 0)
+            return CommandResult()
         verb = self._verbs().get(request.verb)
         if verb is None:
             return CommandResult("", f"Unknown command verb '{request.verb}', or it is not simulated.\n", _FAILED)
@@ -111,20 +107,18 @@ class Systemctl:
             return CommandResult("", f"Failed to {request.verb} {name}: Bad unit file setting: {error}\n", _FAILED)
         return _unknown(name, request) if service is None else await verb(service, request)
 
-    async def _start(self, service: Service, request: Request) -> CommandResult:
-        del request
+    async def _start(self, service: Service, _: Request) -> CommandResult:
         if await service.start():
-            return CommandResult("", "", 0)
+            return CommandResult()
         message = (
             f"Job for {service.unit.name} failed because the control process exited with error code.\n"
             f'See "systemctl status {service.unit.name}" and "journalctl -xeu {service.unit.name}" for details.\n'
         )
         return CommandResult("", message, _FAILED)
 
-    async def _stop(self, service: Service, request: Request) -> CommandResult:
-        del request
+    async def _stop(self, service: Service, _: Request) -> CommandResult:
         await service.stop()
-        return CommandResult("", "", 0)
+        return CommandResult()
 
     async def _restart(self, service: Service, request: Request) -> CommandResult:
         await service.stop()
@@ -135,12 +129,12 @@ class Systemctl:
         links = self._services.enable(service.unit)
         if not links:
             message = "The unit files have no installation config (WantedBy=), nothing to enable.\n"
-            return CommandResult("", message, 0)
+            return CommandResult(stderr=message)
         target = f"/etc/systemd/system/{service.unit.name}"
         told = "".join(
             f"Created symlink /etc/systemd/system/{link.parent.name}/{link.name} → {target}.\n" for link in links
         )
-        started = await self._start(service, request) if request.now else CommandResult("", "", 0)
+        started = await self._start(service, request) if request.now else CommandResult()
         return CommandResult("", told + started.stderr, started.exit_code)
 
     async def _disable(self, service: Service, request: Request) -> CommandResult:
@@ -148,25 +142,21 @@ class Systemctl:
         if request.now:
             await service.stop()
         told = "".join(f'Removed "/etc/systemd/system/{link.parent.name}/{link.name}".\n' for link in links)
-        return CommandResult("", told, 0)
+        return CommandResult(stderr=told)
 
-    async def _is_active(self, service: Service, request: Request) -> CommandResult:
-        del request
+    async def _is_active(self, service: Service, _: Request) -> CommandResult:
         active = service.state.active
         return CommandResult(f"{active}\n", "", 0 if active == "active" else _NOT_ACTIVE)
 
-    async def _is_failed(self, service: Service, request: Request) -> CommandResult:
-        del request
+    async def _is_failed(self, service: Service, _: Request) -> CommandResult:
         return CommandResult(f"{service.state.active}\n", "", 0 if service.state.active == "failed" else _FAILED)
 
-    async def _is_enabled(self, service: Service, request: Request) -> CommandResult:
-        del request
+    async def _is_enabled(self, service: Service, _: Request) -> CommandResult:
         enabled = self._services.enabled(service.unit.name)
         word = "enabled" if enabled else "disabled" if service.unit.wanted_by else "static"
         return CommandResult(f"{word}\n", "", _FAILED if word == "disabled" else 0)
 
-    async def _status(self, service: Service, request: Request) -> CommandResult:
-        del request
+    async def _status(self, service: Service, _: Request) -> CommandResult:
         state, name = service.state, service.unit.name
         enabled = "enabled" if self._services.enabled(name) else "disabled"
         lines = [

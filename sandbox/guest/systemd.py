@@ -1,7 +1,5 @@
 """Services of a guest, supervised by the server's event loop as systemd would."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -190,7 +188,6 @@ class Service:
             await processes.end(self._tag, min(self.unit.stop_seconds, _STOP_SECONDS))
 
     def note(self, line: str) -> None:
-        """Write a message of the supervisor into the log."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
             log.write(f"systemd (simulated): {self.unit.name}: {line}\n")

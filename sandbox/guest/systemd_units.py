@@ -1,7 +1,5 @@
 """systemd unit files, as far as services of the guest use them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

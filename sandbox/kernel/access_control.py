@@ -3,8 +3,6 @@
 With the fault `read-only` the client is Reader.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -50,31 +48,18 @@ BUILT_IN: dict[str, dict[str, Any]] = {
         "roleName": "Virtual Machine Contributor",
         "description": "Lets you manage virtual machines, but not access to them, and not the virtual network or "
         "storage account they're connected to.",
-        "actions": [
-            "Microsoft.Authorization/*/read",
-            "Microsoft.Compute/availabilitySets/*",
-            "Microsoft.Compute/locations/*",
-            "Microsoft.Compute/virtualMachines/*",
-            "Microsoft.Compute/virtualMachineScaleSets/*",
-            "Microsoft.Compute/disks/write",
-            "Microsoft.Compute/disks/read",
-            "Microsoft.Compute/disks/delete",
-            "Microsoft.DevTestLab/schedules/*",
-            "Microsoft.Insights/alertRules/*",
-            "Microsoft.Network/locations/*",
-            "Microsoft.Network/networkInterfaces/*",
-            "Microsoft.Network/networkSecurityGroups/join/action",
-            "Microsoft.Network/networkSecurityGroups/read",
-            "Microsoft.Network/publicIPAddresses/join/action",
-            "Microsoft.Network/publicIPAddresses/read",
-            "Microsoft.Network/virtualNetworks/read",
-            "Microsoft.Network/virtualNetworks/subnets/join/action",
-            "Microsoft.ResourceHealth/availabilityStatuses/read",
-            "Microsoft.Resources/deployments/*",
-            "Microsoft.Resources/subscriptions/resourceGroups/read",
-            "Microsoft.SerialConsole/serialPorts/connect/action",
-            "Microsoft.Support/*",
-        ],
+        "actions": (
+            "Microsoft.Authorization/*/read Microsoft.Compute/availabilitySets/* Microsoft.Compute/locations/* "
+            "Microsoft.Compute/virtualMachines/* Microsoft.Compute/virtualMachineScaleSets/* "
+            "Microsoft.Compute/disks/write Microsoft.Compute/disks/read Microsoft.Compute/disks/delete "
+            "Microsoft.DevTestLab/schedules/* Microsoft.Insights/alertRules/* Microsoft.Network/locations/* "
+            "Microsoft.Network/networkInterfaces/* Microsoft.Network/networkSecurityGroups/join/action "
+            "Microsoft.Network/networkSecurityGroups/read Microsoft.Network/publicIPAddresses/join/action "
+            "Microsoft.Network/publicIPAddresses/read Microsoft.Network/virtualNetworks/read "
+            "Microsoft.Network/virtualNetworks/subnets/join/action Microsoft.ResourceHealth/availabilityStatuses/read "
+            "Microsoft.Resources/deployments/* Microsoft.Resources/subscriptions/resourceGroups/read "
+            "Microsoft.SerialConsole/serialPorts/connect/action Microsoft.Support/*"
+        ).split(),
         "notActions": [],
     },
 }

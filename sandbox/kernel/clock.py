@@ -1,7 +1,5 @@
 """The simulated clock: it can run faster than real time, be advanced, and stands still while no server runs."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 
@@ -22,7 +20,6 @@ class Clock:
         self._started = time.monotonic()
 
     def now(self) -> float:
-        """Return the simulated time."""
         return self._base + (time.monotonic() - self._started) * self.speed
 
     def set_speed(self, speed: float) -> None:
@@ -32,7 +29,6 @@ class Clock:
         self.keep()
 
     def advance(self, seconds: float) -> None:
-        """Move the time forward."""
         self._rebase(self.now() + seconds)
         self.keep()
 
@@ -47,11 +43,15 @@ class Clock:
         self.store.set_setting(_NAME, {"speed": self.speed, "now": self.now()})
 
     def real(self, seconds: float) -> float:
-        """Convert simulated seconds to real seconds."""
         return seconds / self.speed
 
     def _rebase(self, now: float) -> None:
         self._base, self._started = now, time.monotonic()
+
+
+def stamp_z(seconds: float) -> str:
+    """Format a time as Azure's other services do: with Z instead of an offset."""
+    return stamp(seconds).replace("+00:00", "Z")
 
 
 def stamp(seconds: float) -> str:

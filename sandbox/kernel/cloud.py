@@ -1,10 +1,8 @@
 """The simulated cloud: its state, its time, and its event queue."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,37 +16,16 @@ from gpuinfra.sandbox.kernel.faults import Faults
 from gpuinfra.sandbox.kernel.latency import Latency
 from gpuinfra.sandbox.kernel.long_running_operations import Operations
 from gpuinfra.sandbox.kernel.meter import Meter
-from gpuinfra.sandbox.kernel.routes import Router, Routes
+from gpuinfra.sandbox.kernel.routes import Router, Service
 from gpuinfra.sandbox.kernel.store import Store
 
 logger = logging.getLogger(__name__)
-
-Effect = Callable[["Cloud", dict[str, Any]], Any]
-
-
-class Effects:
-    """Functions that events and operations refer to by name.
-
-    An effect may raise ArmError, which fails its operation, and may return the operation's result.
-    """
-
-    def __init__(self) -> None:
-        self.named: dict[str, Effect] = {}
-
-    def add(self, name: str) -> Callable[[Effect], Effect]:
-        """Register the decorated function under a name."""
-
-        def register(effect: Effect) -> Effect:
-            self.named[name] = effect
-            return effect
-
-        return register
 
 
 class Cloud:
     """Everything that services need. Nothing in it waits: whatever takes time is an event."""
 
-    def __init__(self, folder: Path, services: Iterable[Routes], effects: Iterable[Effects]) -> None:
+    def __init__(self, folder: Path, services: Sequence[Service]) -> None:
         self.folder = folder
         self.store = Store(folder / "state.sqlite3")
         self.clock = Clock(self.store)
@@ -58,7 +35,7 @@ class Cloud:
         self.meter = Meter(self.store)
         self.operations = Operations(self)
         self.router = Router(services)
-        self.effects: dict[str, Effect] = {name: effect for group in effects for name, effect in group.named.items()}
+        self.effects = {name: effect for service in services for name, effect in service.effects.items()}
         self.guest_orders: list[dict[str, Any]] = []
         """Orders for guests; the guest host carries them out after the transaction."""
         self.guests_ready: set[str] = set()
@@ -70,12 +47,10 @@ class Cloud:
 
     @property
     def subscription(self) -> str:
-        """The id of the only subscription."""
         return str(self.store.setting("subscription"))
 
     @property
     def tenant(self) -> str:
-        """The id of the only tenant."""
         return str(self.store.setting("tenant"))
 
     @property

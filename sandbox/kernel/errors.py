@@ -1,7 +1,5 @@
 """ARM's errors: status, code and message, in ARM's envelope."""
 
-from __future__ import annotations
-
 from typing import Any
 
 
@@ -32,7 +30,6 @@ class ArmError(Exception):
         return inner
 
     def envelope(self) -> dict[str, Any]:
-        """Return the body of an answer."""
         return {"error": self.body()}
 
 
@@ -70,10 +67,12 @@ def invalid_content(message: str) -> ArmError:
     return ArmError(400, "InvalidRequestContent", message)
 
 
+def not_modelled(what: str) -> ArmError:
+    """Return the error for something that Azure has and the embedded Azure does not."""
+    message = f"The embedded Azure does not model {what}. Nothing was done. Azure itself may know it."
+    return ArmError(501, "NotInSandbox", message)
+
+
 def outside_the_slice(method: str, path: str) -> ArmError:
-    """Return the error for what the embedded Azure does not model; it never invents a success."""
-    return ArmError(
-        501,
-        "NotInSandbox",
-        f"The embedded Azure does not model '{method} {path}'. Nothing was done. Azure itself may know this operation.",
-    )
+    """Return the error for a request that the embedded Azure does not model; it never invents a success."""
+    return not_modelled(f"'{method} {path}'")

@@ -1,14 +1,13 @@
 """Injected faults by name: what goes wrong, for which requests, and how often."""
 
-from __future__ import annotations
-
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.payload import boolean, one_of, positive, read_fields, region, text, whole_number
 from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Store
 
@@ -140,14 +139,10 @@ class Faults:
         self.store = store
 
     def all(self) -> list[dict[str, Any]]:
-        """Return the armed faults."""
         faults: list[dict[str, Any]] = self.store.setting(_NAME, [])
         return faults
 
     def add(self, fault: dict[str, Any]) -> dict[str, Any]:
-        """Arm a fault. Raises ValueError for an unknown name."""
-        if fault.get("name") not in NAMES:
-            raise ValueError(f"no fault is called {fault.get('name')!r}; there are: {', '.join(NAMES)}")
         # A fault that does not hit a request, such as a restricted size, stays armed until it is cleared.
         count = 0 if place_of(fault) == "elsewhere" else 1
         kept = {"count": count, **fault, "id": str(uuid.uuid4())}
@@ -155,7 +150,6 @@ class Faults:
         return kept
 
     def clear(self) -> None:
-        """Disarm all faults."""
         self.store.set_setting(_NAME, [])
 
     def _take(self, *places: str, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
@@ -207,7 +201,7 @@ class Faults:
 
 def request_error(fault: dict[str, Any]) -> ArmError:
     """Return the error that answers a request."""
-    status, text = ERRORS[fault["name"]]
+    status, message = ERRORS[fault["name"]]
     headers = {}
     if "retryAfter" in fault:
         headers["Retry-After"] = str(int(fault["retryAfter"]))
@@ -215,7 +209,7 @@ def request_error(fault: dict[str, Any]) -> ArmError:
         headers["Retry-After"] = "1"
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
-    return ArmError(status, fault["name"], fault.get("message") or text, headers=headers)
+    return ArmError(status, fault["name"], fault.get("message") or message, headers=headers)
 
 
 def place_of(fault: dict[str, Any]) -> str:
@@ -259,31 +253,27 @@ def _kind(path: str) -> str:
 
 METHODS = ("GET", "HEAD", "PUT", "PATCH", "POST", "DELETE")
 EVICT = "evict"
-LONGEST = 86_400
-"""A day, in seconds."""
+MAX_SECONDS = 86_400
 
 
 def validate_fault(fault: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
     """Return the fault to arm. Raises ValueError for an unknown field or an invalid value."""
-    checks: dict[str, Callable[[str, Any], Any]] = {
-        "name": _name,
-        "method": _method,
-        "type": _text,
-        "resource": _text,
-        "region": lambda field, value: _region(field, value, catalogue),
-        "skip": _whole_number,
-        "count": _whole_number,
-        "seconds": _seconds,
-        "retryAfter": _whole_number,
-        "message": _text,
-        "operation": _truth,
+    checks = {
+        "name": one_of(NAMES),
+        "method": one_of(METHODS, any_case=True),
+        "type": text,
+        "resource": text,
+        "region": region(catalogue),
+        "skip": whole_number(MAX_SECONDS),
+        "count": whole_number(MAX_SECONDS),
+        "seconds": positive(MAX_SECONDS),
+        "retryAfter": whole_number(MAX_SECONDS),
+        "message": text,
+        "operation": boolean,
     }
-    unknown = sorted(set(fault) - set(checks))
-    if unknown:
-        raise ValueError(f"a fault has no field {unknown[0]!r}; there are: {', '.join(checks)}")
-    kept = {field: checks[field](field, value) for field, value in {"name": None, **fault}.items()}
-    _check_together(kept)
-    return kept
+    valid = read_fields(fault, checks, required=["name"])
+    _check_together(valid)
+    return valid
 
 
 def _check_together(fault: Mapping[str, Any]) -> None:
@@ -303,46 +293,3 @@ def _check_together(fault: Mapping[str, Any]) -> None:
         raise ValueError(f"{narrowed[0]} does not go with {name}: a Reader is one of the whole subscription")
     if name == EVICT and not fault.get("resource"):
         raise ValueError("evict needs resource: the name of a spot machine")
-
-
-def _name(field: str, value: Any) -> str:
-    if value not in NAMES:
-        raise ValueError(f"{field} is {value!r}, which is no fault; there are: {', '.join(NAMES)}")
-    return str(value)
-
-
-def _method(field: str, value: Any) -> str:
-    if not isinstance(value, str) or value.upper() not in METHODS:
-        raise ValueError(f"{field} is {value!r}; it can be: {', '.join(METHODS)}")
-    return value.upper()
-
-
-def _text(field: str, value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 1000:
-        raise ValueError(f"{field} must be a text of 1 to 1000 characters")
-    return value
-
-
-def _region(field: str, value: Any, catalogue: Catalogue) -> str:
-    region = catalogue.region(_text(field, value))
-    if region is None:
-        raise ValueError(f"{field} is {value!r}, which is no region of the sandbox's catalogue")
-    return str(region.name)
-
-
-def _whole_number(field: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LONGEST:
-        raise ValueError(f"{field} must be a whole number from 0 to {LONGEST}")
-    return value
-
-
-def _seconds(field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST:
-        raise ValueError(f"{field} must be a number of more than 0 and at most {LONGEST}")
-    return float(value)
-
-
-def _truth(field: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{field} must be true or false")  # noqa: TRY004 one kind of error for all of them
-    return value

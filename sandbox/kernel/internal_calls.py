@@ -1,7 +1,5 @@
 """Requests that the sandbox makes itself: a deployment's resources, a group's contents, a scheduled shutdown."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from typing import Any

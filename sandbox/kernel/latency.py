@@ -1,7 +1,5 @@
 """How long operations take: no time, or as long as in recordings of Azure."""
 
-from __future__ import annotations
-
 import math
 import random
 

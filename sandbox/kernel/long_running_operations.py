@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -11,6 +12,8 @@ from urllib.parse import urlencode
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.resource_id import parse_id
+from gpuinfra.sandbox.kernel.store import Resource
 
 if TYPE_CHECKING:
     from gpuinfra.sandbox.kernel.cloud import Cloud
@@ -36,35 +39,38 @@ class Operations:
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
 
-    def begin(  # noqa: PLR0913 all of it is needed, and all by name
+    def begin(  # noqa: PLR0913 all of it is needed, and most by name
         self,
         call: Call,
+        resource: Resource,
+        verb: str,
         *,
-        provider: str,
-        location: str,
-        resource_id: str,
-        action: str,
         latency: str,
-        effect: str,
-        payload: dict[str, Any],
+        effect: str = "",
+        payload: Mapping[str, Any] | None = None,
         retry_after: tuple[int, int] = (10, 10),
+        nested: str = "",
     ) -> Operation:
-        """Start an operation on a resource. When it is due, `effect` is called with `payload`.
+        """Start an operation on a resource. When it is due, `effect` is called with `payload` and the resource's `id`.
 
-        `provider` is Microsoft.Compute, Microsoft.Network or Microsoft.Resources, which differ in their bodies;
-        `action` is its name in logs, such as `virtualMachines/deallocate`; `latency` is a kind of
-        `sandbox.kernel.latency`; `retry_after` are the seconds in the first answer and in later ones.
+        `verb` is the end of its name in logs, such as `deallocate`; `latency` is a kind of `sandbox.kernel.latency`,
+        and also the effect unless that is given; `retry_after` are the seconds in the first answer and in later ones;
+        `nested` is the path of a nested resource below the id.
         """
-        operation = Operation(str(uuid.uuid4()), provider, location, retry_after)
+        target = parse_id(f"{resource.id}{nested}")
+        # Microsoft.Compute, Microsoft.Network and Microsoft.Resources differ in the bodies of operations.
+        provider = target.namespace or "Microsoft.Resources"
+        kinds = [kind for kind, _ in target.pairs] or ["resourceGroups"]
+        operation = Operation(str(uuid.uuid4()), provider, resource.location, retry_after)
         now = self.cloud.now
-        fault = self.cloud.faults.for_operation(call.method, resource_id, location)
+        fault = self.cloud.faults.for_operation(call.method, str(target), resource.location)
         self.cloud.store.put_operation(
             operation.id,
             {
                 "provider": provider,
-                "location": location,
-                "resource": resource_id,
-                "action": action,
+                "location": resource.location,
+                "resource": str(target),
+                "action": "/".join([*kinds, verb]),
                 "status": IN_PROGRESS,
                 "start": now,
                 "retryAfter": list(retry_after),
@@ -77,7 +83,8 @@ class Operations:
             return operation
         if fault and fault.slow_seconds:
             seconds += fault.slow_seconds
-        order = {"operation": operation.id, "effect": effect, "payload": payload}
+        order: dict[str, Any] = {"operation": operation.id, "effect": effect or latency}
+        order["payload"] = {"id": resource.id, **(payload or {})}
         if fault and fault.error:
             order["error"] = fault.error
         self.cloud.schedule(now + seconds, "operation", order)

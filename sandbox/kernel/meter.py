@@ -1,7 +1,5 @@
 """The meter: power states of every VM and what they cost. Tests compare gpuinfra's receipts with it."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Resource ids. Azure compares them without case and keeps the case in which they were written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -25,8 +23,7 @@ class ResourceId:
         return self.pairs[-1][1] if self.pairs else self.group
 
     @property
-    def parent(self) -> ResourceId | None:
-        """The id of the parent of a nested resource."""
+    def parent(self) -> "ResourceId | None":
         if len(self.pairs) < 2:
             return None
         return ResourceId(self.subscription, self.group, self.namespace, self.pairs[:-1])

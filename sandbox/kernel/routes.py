@@ -1,4 +1,7 @@
-"""Which function answers which path. Paths match without case; parameters keep theirs."""
+"""Services: which function answers which path, and which one ends which operation.
+
+Paths match without case; parameters keep theirs.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-if TYPE_CHECKING:
-    from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.call import Answer, Call
 
-Handler = Callable[["Call"], "Answer"]
+if TYPE_CHECKING:
+    from gpuinfra.sandbox.kernel.cloud import Cloud
+
+Handler = Callable[[Call], Answer]
+Effect = Callable[["Cloud", dict[str, Any]], Any]
+"""May raise ArmError, which fails its operation, and may return the operation's result."""
 
 SUBSCRIPTION = "/subscriptions/{subscription}"
 GROUP = f"{SUBSCRIPTION}/resourceGroups/{{group}}"
+RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}"
 
 
 @dataclass(frozen=True)
@@ -26,18 +34,39 @@ class Route:
     action: str
 
 
-class Routes:
-    """The routes of one service."""
+class Service:
+    """The routes of one service, and its effects: functions that events and operations refer to by name."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
+        self.effects: dict[str, Effect] = {}
 
-    def add(self, method: str, pattern: str, *, action: str | None = None) -> Callable[[Handler], Handler]:
-        """Register the decorated function."""
+    def route(self, method: str, pattern: str, *, action: str | None = None) -> Callable[[Handler], Handler]:
 
         def register(handler: Handler) -> Handler:
             self.routes.append(Route(method, pattern, handler, action or _action(method, pattern)))
             return handler
+
+        return register
+
+    def get(self, pattern: str) -> Callable[[Handler], Handler]:
+        """Register the decorated handler of GET for a resource. HEAD answers 204 where GET answers 200."""
+
+        def register(handler: Handler) -> Handler:
+            def head(call: Call) -> Answer:
+                handler(call)
+                return Answer(204)
+
+            self.route("HEAD", pattern)(head)
+            return self.route("GET", pattern)(handler)
+
+        return register
+
+    def effect(self, name: str) -> Callable[[Effect], Effect]:
+
+        def register(effect: Effect) -> Effect:
+            self.effects[name] = effect
+            return effect
 
         return register
 
@@ -63,7 +92,7 @@ class _Branch:
 class Router:
     """Finds the route for a path."""
 
-    def __init__(self, services: Iterable[Routes]) -> None:
+    def __init__(self, services: Iterable[Service]) -> None:
         self.root = _Branch()
         for service in services:
             for route in service.routes:

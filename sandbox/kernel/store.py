@@ -1,7 +1,5 @@
 """All state, in one SQLite file: a killed server continues without loss."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import uuid
@@ -66,17 +64,14 @@ class Resource:
 
     @property
     def name(self) -> str:
-        """The last name of the id."""
         return parse_id(self.id).name
 
     @property
     def group(self) -> str:
-        """The name of the resource group."""
         return parse_id(self.id).group
 
     @property
     def type(self) -> str:
-        """The full type."""
         return parse_id(self.id).type
 
     @property
@@ -96,7 +91,6 @@ class Store:
         self.connection.executescript(_TABLES)
 
     def close(self) -> None:
-        """Write everything and close the file."""
         self.connection.close()
 
     @contextmanager
@@ -216,25 +210,21 @@ class Store:
         return cursor.lastrowid or 0
 
     def next_event(self) -> tuple[int, float, str, dict[str, Any]] | None:
-        """Return the earliest event."""
         row = self.connection.execute(
             "SELECT number, due, kind, payload FROM events ORDER BY due, number LIMIT 1"
         ).fetchone()
         return (row[0], row[1], row[2], json.loads(row[3])) if row else None
 
     def remove_event(self, number: int) -> None:
-        """Remove an event that has happened or is cancelled."""
         self.connection.execute("DELETE FROM events WHERE number = ?", (number,))
 
     # Operations
 
     def get_operation(self, operation_id: str) -> dict[str, Any] | None:
-        """Return the state of a long-running operation."""
         row = self.connection.execute("SELECT body FROM operations WHERE id = ?", (operation_id,)).fetchone()
         return json.loads(row[0]) if row else None
 
     def put_operation(self, operation_id: str, body: dict[str, Any]) -> None:
-        """Store the state of a long-running operation."""
         self.connection.execute(
             "INSERT INTO operations (id, body) VALUES (?,?) ON CONFLICT (id) DO UPDATE SET body=excluded.body",
             (operation_id, json.dumps(body)),
@@ -250,12 +240,10 @@ class Store:
     # Settings
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """Return the value of a setting."""
         row = self.connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return json.loads(row[0]) if row else default
 
     def set_setting(self, name: str, value: Any) -> None:
-        """Store the value of a setting."""
         self.connection.execute(
             "INSERT INTO settings (name, value) VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value=excluded.value",
             (name, json.dumps(value)),
@@ -271,7 +259,6 @@ class Store:
     # Request log
 
     def add_request(self, body: dict[str, Any]) -> None:
-        """Log one ARM request."""
         self.connection.execute("INSERT INTO requests (body) VALUES (?)", (json.dumps(body),))
 
     def requests(self, after: int = 0) -> list[dict[str, Any]]:
@@ -286,7 +273,6 @@ class Store:
         self.connection.execute("INSERT INTO happenings (body) VALUES (?)", (json.dumps(body),))
 
     def evictions(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return all evictions in the order in which they happened."""
         rows = self.connection.execute("SELECT number, body FROM happenings ORDER BY number")
         return [(number, json.loads(body)) for number, body in rows]
 

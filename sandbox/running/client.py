@@ -1,7 +1,5 @@
 """A client of the control endpoints: clock, faults, bill, log. It needs the secret in a file with mode 0600."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl
@@ -47,11 +45,9 @@ class Client:
         return self._ask("GET", path)
 
     def post(self, path: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Send a POST request and return its answer."""
         return self._ask("POST", path, payload)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """Send a DELETE request and return its answer."""
         return self._ask("DELETE", path)
 
     def _ask(self, method: str, path: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Where a running server is: `server.json` in its folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass
@@ -9,6 +7,12 @@ from pathlib import Path
 from typing import Any
 
 FILE = "server.json"
+# Names of fields and of members in the file.
+_TEXTS = {
+    **{name: name for name in ("endpoint", "authority", "ca", "tenant", "subscription", "started")},
+    "client_id": "clientId",
+    "docker_host": "dockerHost",
+}
 
 
 @dataclass(frozen=True)
@@ -30,34 +34,18 @@ class Description:
     """The DOCKER_HOST that guests use: the one of the shell that started the server."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        plain = {
-            "pid": self.pid,
-            "port": self.port,
-            "endpoint": self.endpoint,
-            "authority": self.authority,
-            "ca": self.ca,
-            "tenant": self.tenant,
-            "subscription": self.subscription,
-            "clientId": self.client_id,
-            "started": self.started,
-            "dockerHost": self.docker_host,
-        }
+        plain = {"pid": self.pid, "port": self.port, **{key: getattr(self, name) for name, key in _TEXTS.items()}}
         return plain if self.ssh_port is None else {**plain, "sshPort": self.ssh_port}
 
 
 def from_json(plain: dict[str, Any]) -> Description:
     """Parse what `as_json` returns. Raises KeyError for anything else."""
     port = plain.get("sshPort")
-    names = ("endpoint", "authority", "ca", "tenant", "subscription")
     return Description(
         pid=int(plain["pid"]),
         port=int(plain["port"]),
-        client_id=str(plain["clientId"]),
-        started=str(plain["started"]),
         ssh_port=None if port is None else int(port),
-        docker_host=str(plain["dockerHost"]),
-        **{name: str(plain[name]) for name in names},
+        **{name: str(plain[key]) for name, key in _TEXTS.items()},
     )
 
 

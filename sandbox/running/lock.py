@@ -1,7 +1,5 @@
 """One server per folder: a lock that ends with the process that holds it, even if that is killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

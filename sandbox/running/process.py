@@ -1,7 +1,5 @@
 """The server as a separate process: start it once per folder, find it, stop it, reset it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -5,25 +5,22 @@ https://learn.microsoft.com/rest/api/monitor/activity-logs/list. It is built fro
 operations. In Azure an event appears minutes after it happened; here it appears at once.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.resource_id import parse_id
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
-from gpuinfra.sandbox.services.common import require_subscription
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
+from gpuinfra.sandbox.services.common import next_link, require_subscription
 
-routes = Routes()
+service = Service()
 
 DAYS_KEPT = 90
 PAGE = 200
@@ -40,7 +37,7 @@ _NAMES = {200: "OK", 201: "Created", 202: "Accepted"}
 Event = dict[str, Any]
 
 
-@routes.add("GET", _PATH, action="Microsoft.Insights/eventtypes/values/read")
+@service.route("GET", _PATH, action="Microsoft.Insights/eventtypes/values/read")
 def _list_events(call: Call) -> Answer:
     require_subscription(call)
     start, end, field, value = _filter(call)
@@ -52,8 +49,7 @@ def _list_events(call: Call) -> Answer:
     first, following = int(skip), int(skip) + PAGE
     body: dict[str, Any] = {"value": [_shown(call, event) for event in found[first:following]]}
     if following < len(found):
-        kept = "&".join(f"{quote(name)}={quote(text)}" for name, text in call.query.items() if name != "$skiptoken")
-        body["nextLink"] = f"{call.base_url}{call.path}?{kept}&$skiptoken={following}"
+        body["nextLink"] = next_link(call, following)
     return Answer(200, body)
 
 
@@ -159,30 +155,26 @@ def _common(body: Mapping[str, Any]) -> Event:
 
 def _shown(call: Call, event: Event) -> dict[str, Any]:
     body = event["body"]
-    operation = _operation_name(body)
     made = uuid.uuid5(uuid.NAMESPACE_URL, f"{event['operation']}/{event['status']}")
-    moment = stamp(event["at"]).replace("+00:00", "Z")
+    moment = stamp_z(event["at"])
     code = event.get("code")
     shown = {
         "caller": _caller(body),
         "correlationId": event["correlationId"] or event["operation"],
         "eventDataId": str(made),
-        "eventName": {"value": event["name"], "localizedValue": event["name"]},
-        "category": {"value": "Administrative", "localizedValue": "Administrative"},
+        "eventName": _both(event["name"]),
+        "category": _both("Administrative"),
         "eventTimestamp": moment,
         "id": f"{body['resource']}/events/{made}/ticks/{round(event['at'] * 10_000_000)}",
         "level": "Error" if event["status"] == "Failed" else "Informational",
         "operationId": event["operation"],
-        "operationName": {"value": operation, "localizedValue": operation},
+        "operationName": _both(_operation_name(body)),
         "resourceGroupName": event["resourceGroupName"],
-        "resourceProviderName": {"value": body["provider"], "localizedValue": body["provider"]},
+        "resourceProviderName": _both(body["provider"]),
         "resourceType": _both(parse_id(body["resource"]).type),
         "resourceId": body["resource"],
         "status": _both(event["status"]),
-        "subStatus": {
-            "value": _NAMES[code] if code else "",
-            "localizedValue": f"{_NAMES[code]} (HTTP Status Code: {code})" if code else "",
-        },
+        "subStatus": _both(_NAMES[code], f"{_NAMES[code]} (HTTP Status Code: {code})") if code else _both(""),
         "submissionTimestamp": moment,
         "subscriptionId": call.cloud.subscription,
         "properties": _properties(event),
@@ -191,8 +183,8 @@ def _shown(call: Call, event: Event) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if not wanted or name.lower() in wanted}
 
 
-def _both(text: str) -> dict[str, str]:
-    return {"value": text, "localizedValue": text}
+def _both(text: str, localized: str = "") -> dict[str, str]:
+    return {"value": text, "localizedValue": localized or text}
 
 
 def _properties(event: Event) -> dict[str, str]:

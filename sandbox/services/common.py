@@ -1,9 +1,7 @@
-"""What services share: required resources, names, regions, tags, conditional requests, pages."""
-
-from __future__ import annotations
+"""What services share: required resources, names, regions, tags, conditional requests, pages, filters."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 from urllib.parse import quote
 
@@ -16,9 +14,12 @@ from gpuinfra.sandbox.kernel.errors import (
     resource_not_found,
 )
 from gpuinfra.sandbox.kernel.resource_id import ResourceId
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 
 PAGE = 250
+# What ARM's lists support of OData's `$filter`: comparisons joined by `and`.
+_COMPARISON = re.compile(r"\s*([A-Za-z]+)\s+eq\s+'((?:[^']|'')*)'\s*", re.IGNORECASE)
 
 
 def require_object(call: Call) -> dict[str, Any]:
@@ -66,18 +67,49 @@ def require_group(call: Call, *, for_write: bool = False) -> Resource:
     return group
 
 
-def resource_id(call: Call, namespace: str, *pairs: tuple[str, str]) -> str:
-    """Return an id in the call's resource group, in the group's own spelling."""
+def check_scope(call: Call) -> Resource | None:
+    """Return the resource or resource group that a path begins with, or None for the subscription. It has to exist."""
+    if "group" not in call.parameters:
+        require_subscription(call)
+        return None
+    group = require_group(call)
+    if "resource" not in call.parameters:
+        return group
+    wanted = ResourceId(call.cloud.subscription, group.name, call["namespace"], ((call["type"], call["resource"]),))
+    resource = call.cloud.store.get(str(wanted))
+    if resource is None:
+        raise resource_not_found(wanted.type, wanted.name, call["group"])
+    return resource
+
+
+def resource_id(call: Call, kind: str) -> str:
+    """Return the id of the resource that a call names, in the resource group's own spelling. `kind` is a full type."""
     group = call.cloud.store.get(group_id(call))
-    return str(ResourceId(call.cloud.subscription, group.name if group else call["group"], namespace, pairs))
+    namespace, _, own_type = kind.partition("/")
+    name = group.name if group else call["group"]
+    return str(ResourceId(call.cloud.subscription, name, namespace, ((own_type, call["name"]),)))
 
 
-def require_resource(call: Call, wanted: str, kind: str, name: str) -> Resource:
-    """Return a resource by id, or raise ARM's 404 for the resource group or the resource."""
+def find_resource(call: Call, kind: str) -> Resource | None:
+    """Return the resource that a call names, if it exists."""
+    return call.cloud.store.get(resource_id(call, kind))
+
+
+def find_to_delete(call: Call, kind: str) -> Resource | None:
+    """Return the resource that a DELETE names, if it exists. Raises if a condition of the request does not hold."""
     require_group(call)
-    found = call.cloud.store.get(wanted)
+    found = find_resource(call, kind)
+    if found is not None:
+        check_conditions(call, found)
+    return found
+
+
+def require_resource(call: Call, kind: str) -> Resource:
+    """Return the resource that a call names, or raise ARM's 404 for the resource group or the resource."""
+    require_group(call)
+    found = find_resource(call, kind)
     if found is None:
-        raise resource_not_found(kind, name, call["group"])
+        raise resource_not_found(kind, call["name"], call["group"])
     return found
 
 
@@ -94,6 +126,18 @@ def require_location(call: Call, body: dict[str, Any], kind: str) -> str:
             f"The provided location '{wanted}' is not available for resource type '{kind}'.",
         )
     return str(region.name)
+
+
+def check_put(call: Call, kind: str) -> tuple[dict[str, Any], Resource | None, str]:
+    """Return body, existing resource and location of a PUT, after the checks that resources share."""
+    require_group(call, for_write=True)
+    body = require_object(call)
+    existing = find_resource(call, kind)
+    check_conditions(call, existing)
+    location = require_location(call, body, kind)
+    if existing is not None:
+        check_same_location(existing, location)
+    return body, existing, location
 
 
 def check_same_location(existing: Resource, location: str) -> None:
@@ -143,6 +187,26 @@ def check_tags(body: dict[str, Any]) -> dict[str, str]:
     return dict(tags)
 
 
+def set_tags(resource: Resource, body: dict[str, Any]) -> None:
+    """Replace the tags of a resource if a request has any."""
+    if body.get("tags") is not None:
+        resource.body["tags"] = check_tags(body)
+
+
+def read_patch(call: Call, kind: str) -> tuple[Resource, dict[str, Any]]:
+    """Return the resource that a PATCH names, with the tags of the request, and the body."""
+    require_group(call, for_write=True)
+    resource, body = require_resource(call, kind), require_object(call)
+    set_tags(resource, body)
+    return resource, body
+
+
+def next_link(call: Call, token: str | int) -> str:
+    """Return the URL of the next page of a list."""
+    kept = "&".join(f"{quote(name)}={quote(value)}" for name, value in call.query.items() if name != "$skiptoken")
+    return f"{call.base_url}{call.path}?{kept}&$skiptoken={quote(str(token), safe='')}"
+
+
 def check_conditions(call: Call, existing: Resource | None) -> None:
     """Raise 412 if `If-Match` or `If-None-Match` does not hold."""
     unless, only = call.headers.get("if-none-match"), call.headers.get("if-match")
@@ -155,15 +219,27 @@ def check_conditions(call: Call, existing: Resource | None) -> None:
         )
 
 
+def add_reads(service: Service, kind: str) -> None:
+    """Register GET of a resource, and its lists in a resource group and in the subscription."""
+    service.get(f"{GROUP}/providers/{kind}/{{name}}")(lambda call: Answer(200, require_resource(call, kind).body))
+    for scope in (GROUP, SUBSCRIPTION):
+        service.route("GET", f"{scope}/providers/{kind}")(lambda call: page(call, kind=kind))
+
+
 def page(
     call: Call,
     *,
     kind: str | None = None,
     group: str | None = None,
-    show: Callable[[Resource], Any],
+    show: Callable[[Resource], Any] = lambda resource: resource.body,
     wanted: Callable[[Resource], bool] | None = None,
 ) -> Answer:
-    """Return a page of resources, with a `nextLink` if there are more. `$top` makes pages smaller."""
+    """Return a page of the resources in the call's scope, with a `nextLink` if there are more.
+
+    `group` narrows a list of the whole subscription; `$top` makes pages smaller.
+    """
+    if (scope := check_scope(call)) is not None:
+        group = scope.name
     top = call.query.get("$top", str(PAGE))
     if not top.isdigit() or int(top) < 1:
         raise invalid_parameter("$top", f"The value '{top}' of the query parameter $top is invalid.")
@@ -184,6 +260,40 @@ def page(
         more = bool(call.cloud.store.resources(kind=kind, group=group, after=after, limit=1))
     body: dict[str, Any] = {"value": value}
     if more:
-        kept = "&".join(f"{quote(name)}={quote(value)}" for name, value in call.query.items() if name != "$skiptoken")
-        body["nextLink"] = f"{call.base_url}{call.path}?{kept}&$skiptoken={quote(after, safe='')}"
+        body["nextLink"] = next_link(call, after)
     return Answer(200, body)
+
+
+def parse_filter(text: str, fields: Set[str]) -> dict[str, str]:
+    """Return names in lower case and values of `tagName eq 'x' and tagValue eq 'y'`. Raises ARM's 400 otherwise."""
+    wanted: dict[str, str] = {}
+    position = 0
+    while text.strip():
+        found = _COMPARISON.match(text, position)
+        if found is None or found[1].lower() not in fields or found[1].lower() in wanted:
+            raise invalid_filter(text)
+        wanted[found[1].lower()] = found[2].replace("''", "'")
+        position = found.end()
+        if position == len(text):
+            break
+        joint = re.compile(r"and\s", re.IGNORECASE).match(text, position)
+        if joint is None:
+            raise invalid_filter(text)
+        position = joint.end()
+    if "tagvalue" in wanted and "tagname" not in wanted:
+        raise invalid_filter(text)
+    return wanted
+
+
+def invalid_filter(text: str) -> ArmError:
+    """Return the error for a filter that the list does not support."""
+    return ArmError(400, "InvalidFilterInQueryString", f"Invalid $filter '{text}' specified in the query string.")
+
+
+def has_tag(body: dict[str, Any], wanted: dict[str, str]) -> bool:
+    """Whether the tags match a filter's `tagname` and `tagvalue`, if present. Only values are case-sensitive."""
+    if "tagname" not in wanted:
+        return True
+    tags = {name.lower(): value for name, value in (body.get("tags") or {}).items()}
+    name = wanted["tagname"].lower()
+    return name in tags and ("tagvalue" not in wanted or tags[name] == wanted["tagvalue"])

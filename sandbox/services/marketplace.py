@@ -1,18 +1,16 @@
 """Microsoft.MarketplaceOrdering: terms of images with a purchase plan."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_object, require_subscription
 from gpuinfra.sandbox.services.compute.images import Plan, image
 
-routes = Routes()
+service = Service()
 
 _PLAN = (
     f"{SUBSCRIPTION}/providers/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine/publishers/{{publisher}}/offers/"
@@ -71,14 +69,14 @@ def _plan(call: Call) -> Plan:
     return plan
 
 
-@routes.add("GET", _PLAN)
+@service.route("GET", _PLAN)
 def _get_terms(call: Call) -> Answer:
     plan = _plan(call)
     accepted = bool(call.cloud.store.setting(terms_setting(plan), False))
     return Answer(200, terms_body(plan, call.cloud.subscription, accepted, stamp(call.cloud.now)))
 
 
-@routes.add("PUT", _PLAN)
+@service.route("PUT", _PLAN)
 def _put_terms(call: Call) -> Answer:
     plan = _plan(call)
     properties = require_object(call).get("properties") or {}

@@ -1,7 +1,5 @@
 """The endpoints where clients poll long-running operations."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time
@@ -9,14 +7,14 @@ import time
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_subscription
 
-routes = Routes()
+service = Service()
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/operations/{{id}}")
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Network/locations/{{location}}/operations/{{id}}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/operations/{{id}}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Network/locations/{{location}}/operations/{{id}}")
 def _get_operation(call: Call) -> Answer:
     require_subscription(call)
     if call.query.get("monitor", "").lower() == "true":
@@ -24,7 +22,7 @@ def _get_operation(call: Call) -> Answer:
     return call.cloud.operations.status(call["id"])
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Network/locations/{{location}}/operationResults/{{id}}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Network/locations/{{location}}/operationResults/{{id}}")
 def _get_operation_result(call: Call) -> Answer:
     require_subscription(call)
     return call.cloud.operations.result(call, call["id"])

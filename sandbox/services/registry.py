@@ -1,9 +1,7 @@
-"""All services: their routes and effects."""
-
-from __future__ import annotations
+"""All services of the embedded Azure."""
 
 from gpuinfra.sandbox.services import activity_log, marketplace, operations, retail_prices, schedules
-from gpuinfra.sandbox.services.authorization import managed_identities, role_assignments
+from gpuinfra.sandbox.services.authorization import managed_identities, role_assignments, role_definitions
 from gpuinfra.sandbox.services.compute import (
     disks,
     images,
@@ -22,16 +20,10 @@ from gpuinfra.sandbox.services.resources import (
     subscriptions,
 )
 
-_WITH_EFFECTS = (
-    *(providers, resource_groups, deployments, schedules),
+_MODULES = (
+    *(subscriptions, resource_groups, providers, generic_resources, deployments, operations, activity_log),
+    *(virtual_machines, vm_power_actions, run_command, disks, images, skus, quota),
     *(vnets, nsgs, public_ips, nics),
-    *(virtual_machines, vm_power_actions, disks, run_command),
+    *(managed_identities, role_assignments, role_definitions, schedules, marketplace, retail_prices),
 )
-_WITHOUT_EFFECTS = (
-    *(operations, subscriptions, generic_resources, activity_log),
-    *(skus, quota, images, marketplace, retail_prices),
-    *(managed_identities, role_assignments),
-)
-
-ROUTES = tuple(service.routes for service in (*_WITH_EFFECTS, *_WITHOUT_EFFECTS))
-EFFECTS = tuple(service.effects for service in _WITH_EFFECTS)
+SERVICES = tuple(module.service for module in _MODULES)

@@ -1,7 +1,5 @@
 """The Retail Prices service, which needs no token: https://learn.microsoft.com/rest/api/cost-management/retail-prices."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator
@@ -13,12 +11,12 @@ from gpuinfra.sandbox.catalogue.catalogue import Catalogue, Region, Size
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 
-routes = Routes()
+service = Service()
 
 
-@routes.add("GET", "/api/retail/prices")
+@service.route("GET", "/api/retail/prices")
 def _list_prices(call: Call) -> Answer:
     skip = call.query.get("$skip", "0")
     if not skip.isdigit():

@@ -1,7 +1,5 @@
 """The HTTP application: authentication, access control, throttling, faults, then dispatch."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -16,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpuinfra.sandbox.kernel.access_control import check_permission
@@ -34,6 +32,10 @@ METHODS = ["GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS"]
 LARGEST_BODY = 4 * 1024 * 1024
 OPEN_PATHS = ("/metadata/endpoints", "/api/retail/prices")
 """Paths that need no token, as in Azure."""
+
+
+class _Dropped(Exception):  # noqa: N818 a signal inside this file
+    """The connection was cut by a fault."""
 
 
 class RequestHandler:
@@ -59,11 +61,11 @@ class RequestHandler:
             return await self.control.answer(request)
         parts = path.strip("/").split("/")
         if path.endswith("/.well-known/openid-configuration"):
-            return _json(200, self.authority.openid_configuration(base_url, parts[0]))
+            return JSONResponse(self.authority.openid_configuration(base_url, parts[0]))
         if path.endswith(("/oauth2/v2.0/token", "/oauth2/token")) and request.method == "POST":
             form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
             status, body = self.authority.token_for_client(form)
-            return _json(status, body)
+            return JSONResponse(body, status)
         return await self._answer_arm(request, path, base_url)
 
     async def _answer_arm(self, request: Request, path: str, base_url: str) -> Response:
@@ -155,10 +157,6 @@ class RequestHandler:
         )
 
 
-class _Dropped(Exception):  # noqa: N818 a signal inside this file
-    """The connection was cut by a fault."""
-
-
 def abort(transport: asyncio.WriteTransport) -> None:
     """Cut a connection, unless its client has closed it."""
     with contextlib.suppress(AttributeError):  # what Python 3.11.2 raises for it
@@ -189,10 +187,6 @@ def _resource_of(path: str) -> str:
     if "providers" in lowered and (len(parts) - lowered.index("providers")) % 2 and len(parts) > 8:
         parts = parts[:-1]
     return "/" + "/".join(parts)
-
-
-def _json(status: int, body: Any) -> Response:
-    return Response(json.dumps(body), status, media_type="application/json")
 
 
 def _response(request: Request, answer: Answer, correlation_id: str, headers: dict[str, str], now: float) -> Response:

@@ -1,7 +1,5 @@
 """The OpenID authority of the one tenant, and its tokens."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -26,7 +24,6 @@ class Authority:
         self.store, self.clock = store, clock
 
     def openid_configuration(self, base_url: str, tenant: str) -> dict[str, Any]:
-        """Return the discovery document."""
         root = f"{base_url}/{tenant}"
         return {
             "token_endpoint": f"{root}/oauth2/v2.0/token",

@@ -1,7 +1,5 @@
 """TLS certificates, signed by the sandbox's own certificate authority."""
 
-from __future__ import annotations
-
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The control endpoints below /_sandbox/: clock, faults, bill, log. They need the secret in a file with mode 0600."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hmac
@@ -10,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
@@ -18,6 +16,7 @@ from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import EVICT, validate_fault
 from gpuinfra.sandbox.kernel.internal_calls import call_inside
 from gpuinfra.sandbox.kernel.latency import PROFILES
+from gpuinfra.sandbox.kernel.payload import Check, number, one_of, positive, read_fields, region, whole_number
 from gpuinfra.sandbox.running.client import HEADER
 from gpuinfra.sandbox.services.compute.quota import QUOTA_LIMITS
 from gpuinfra.sandbox.web.throttle import Throttle
@@ -45,7 +44,6 @@ class HeldRequests:
                 reason.cancel()
 
     def release(self) -> None:
-        """Release all held requests."""
         for released in self._held:
             released.set()
         self._held.clear()
@@ -63,16 +61,17 @@ async def _disconnected(request: Request) -> None:
 
 
 MACHINES, DISKS = "Microsoft.Compute/virtualMachines", "Microsoft.Compute/disks"
-FASTEST = 100_000
-LONGEST_STEP = 3660 * 86_400
+MAX_SPEED = 100_000
+MAX_STEP = 3660 * 86_400
 """Ten years, in seconds."""
 LAST_MOMENT = 7_258_118_400
 """The year 2200."""
-LARGEST_LIMIT = 1_000_000
+MAX_LIMIT = 1_000_000
 RESET_SECONDS = 30.0
 
-Payload = Mapping[str, Any]
-Action = Callable[[Payload], dict[str, Any]]
+Action = Callable[..., dict[str, Any]]
+Reader = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""Returns the parameters of an action from a request's payload."""
 
 
 class Control:
@@ -83,24 +82,30 @@ class Control:
         self.cloud, self.secret, self._reset_guests = cloud, secret, reset_guests
         self.holds = HeldRequests()
         self.throttle = Throttle(cloud)
-        self._actions: dict[tuple[str, str], Action] = {
-            ("GET", "status"): self._status,
-            ("GET", "credentials"): self._credentials,
-            ("GET", "bill"): self._bill,
-            ("GET", "log"): self._log,
-            ("GET", "operations"): self._operations,
-            ("GET", "faults"): self._faults,
-            ("POST", "faults"): self._add_fault,
-            ("DELETE", "faults"): self._clear_faults,
-            ("POST", "release"): self._release,
-            ("GET", "clock"): self._clock,
-            ("POST", "clock"): self._set_clock,
-            ("GET", "profile"): self._profile,
-            ("POST", "profile"): self._set_profile,
-            ("GET", "quota"): self._quota,
-            ("POST", "quota"): self._set_quota,
-            ("POST", "evict"): self._evict,
-            ("POST", "reset"): self._reset,
+        none, after = _fields(), _fields(after=_after)
+        families = [quota.name for quota in cloud.catalogue.quotas]
+        limit = _fields(
+            required=True,
+            region=region(cloud.catalogue),
+            family=one_of(families, any_case=True),
+            limit=whole_number(MAX_LIMIT),
+        )
+        self._actions: dict[tuple[str, str], tuple[Action, Reader]] = {
+            ("GET", "status"): (self._status, none),
+            ("GET", "credentials"): (self._credentials, none),
+            ("GET", "bill"): (self._bill, none),
+            ("GET", "log"): (self._log, after),
+            ("GET", "operations"): (self._operations, after),
+            ("GET", "faults"): (self._faults, none),
+            ("POST", "faults"): (self._add_fault, lambda payload: {"fault": validate_fault(payload, cloud.catalogue)}),
+            ("DELETE", "faults"): (self._clear_faults, none),
+            ("POST", "release"): (self._release, none),
+            ("GET", "clock"): (self._clock, none),
+            ("POST", "clock"): (self._set_clock, _fields(speed=positive(MAX_SPEED), advance=_step)),
+            ("POST", "profile"): (self._set_profile, _fields(required=True, profile=one_of(PROFILES))),
+            ("GET", "quota"): (self._quota, none),
+            ("POST", "quota"): (self._set_quota, limit),
+            ("POST", "reset"): (self._reset, none),
         }
 
     async def answer(self, request: Request) -> Response:
@@ -108,15 +113,16 @@ class Control:
         if not hmac.compare_digest(request.headers.get(HEADER, "").encode(), self.secret.encode()):
             return _refuse(401, "SecretRequired", f"Send the secret in {HEADER}.")
         path = request.url.path.removeprefix("/_sandbox/").strip("/")
-        action = self._actions.get((request.method, path))
-        if action is None:
+        found = self._actions.get((request.method, path))
+        if found is None:
             known = ", ".join(f"{method} {name}" for method, name in self._actions)
             return _refuse(404, "NoSuchControl", f"no such control: {request.method} {path}; there are: {known}")
         self.cloud.settle()
         try:
             payload = dict(request.query_params) if request.method == "GET" else _object(await request.body())
+            action, read = found
             with self.cloud.store.transaction():
-                result = action(payload)
+                result = action(**read(payload))
         except ValueError as error:
             return _refuse(400, "BadRequest", str(error))
         except ArmError as error:
@@ -126,71 +132,56 @@ class Control:
             # Nothing of the old guests may reach into what the caller does next.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._reset_guests(), RESET_SECONDS)
-        return _json(200, result)
+        return JSONResponse(result)
 
     # State
 
-    def _status(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
+    def _status(self) -> dict[str, Any]:
         cloud = self.cloud
         count = cloud.store.connection.execute
         return {
-            **self._clock({}),
+            **self._clock(),
             "profile": cloud.latency.profile,
             "resources": count("SELECT count(*) FROM resources").fetchone()[0],
             "machines": count("SELECT count(*) FROM resources WHERE type = ?", (MACHINES.lower(),)).fetchone()[0],
             "requests": count("SELECT count(*) FROM requests").fetchone()[0],
-            "faults": len(self._faults({})["faults"]),
+            "faults": len(self._faults()["faults"]),
         }
 
-    def _credentials(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
-        setting = self.cloud.store.setting
-        return {
-            "tenant": setting("tenant"),
-            "subscription": setting("subscription"),
-            "clientId": setting("client-id"),
-            "clientSecret": setting("client-secret"),
-        }
+    def _credentials(self) -> dict[str, Any]:
+        names = {"tenant": "tenant", "subscription": "subscription", "clientId": "client-id"}
+        names["clientSecret"] = "client-secret"
+        return {name: self.cloud.store.setting(setting) for name, setting in names.items()}
 
-    def _bill(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
+    def _bill(self) -> dict[str, Any]:
         return {"schemaVersion": 1, "machines": self.cloud.meter.machines(self.cloud.now)}
 
-    def _log(self, payload: Payload) -> dict[str, Any]:
-        return {"schemaVersion": 1, "requests": self.cloud.store.requests(_after(payload, "a request"))}
+    def _log(self, after: int = 0) -> dict[str, Any]:
+        return {"schemaVersion": 1, "requests": self.cloud.store.requests(after)}
 
-    def _operations(self, payload: Payload) -> dict[str, Any]:
-        return {"schemaVersion": 1, "operations": self.cloud.operations.logged(_after(payload, "an operation"))}
+    def _operations(self, after: int = 0) -> dict[str, Any]:
+        return {"schemaVersion": 1, "operations": self.cloud.operations.logged(after)}
 
     # Faults
 
-    def _faults(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
+    def _faults(self) -> dict[str, Any]:
         return {"faults": self.holds.shown(self.cloud.faults.all())}
 
-    def _add_fault(self, payload: Payload) -> dict[str, Any]:
-        fault = validate_fault(payload, self.cloud.catalogue)
-        if fault["name"] == EVICT:
-            return {**fault, **self._evict({"machine": fault["resource"]})}
-        return self.cloud.faults.add(fault)
+    def _add_fault(self, fault: dict[str, Any]) -> dict[str, Any]:
+        return {**fault, **self._evict(fault["resource"])} if fault["name"] == EVICT else self.cloud.faults.add(fault)
 
-    def _clear_faults(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
+    def _clear_faults(self) -> dict[str, Any]:
         self.cloud.faults.clear()
-        self.holds.release()
-        return {"faults": []}
+        return self._release()
 
-    def _release(self, payload: Payload) -> dict[str, Any]:
+    def _release(self) -> dict[str, Any]:
         """Release held requests. Armed faults stay armed."""
-        _only(payload)
         self.holds.release()
-        return self._faults({})
+        return self._faults()
 
-    def _evict(self, payload: Payload) -> dict[str, Any]:
+    def _evict(self, name: str) -> dict[str, Any]:
         """Evict a Spot VM with Azure's own `simulateEviction`."""
-        _only(payload, "machine")
-        cloud, name = self.cloud, str(payload.get("machine", ""))
+        cloud = self.cloud
         found = [machine for machine in cloud.store.resources(kind=MACHINES) if machine.name.lower() == name.lower()]
         if len(found) != 1:
             raise ValueError(f"{'no machine is' if not found else 'several machines are'} called {name!r}")
@@ -199,63 +190,35 @@ class Control:
 
     # Time
 
-    def _clock(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
+    def _clock(self) -> dict[str, Any]:
         now = self.cloud.clock.now()
         return {"now": now, "time": stamp(now), "speed": self.cloud.clock.speed}
 
-    def _set_clock(self, payload: Payload) -> dict[str, Any]:
-        _only(payload, "speed", "advance")
+    def _set_clock(self, speed: float | None = None, advance: float = 0.0) -> dict[str, Any]:
         clock = self.cloud.clock
-        speed, step = _number(payload, "speed", clock.speed), _number(payload, "advance", 0.0)
-        if not 0 < speed <= FASTEST:
-            raise ValueError(f"speed must be more than 0 and at most {FASTEST}")
-        if not 0 <= step <= LONGEST_STEP:
-            raise ValueError(f"advance must be 0 to {LONGEST_STEP} seconds: time goes forward only, ten years at most")
-        if clock.now() + step > LAST_MOMENT:
+        if clock.now() + advance > LAST_MOMENT:
             raise ValueError("the sandbox's time ends in the year 2200")
-        if step:
-            clock.advance(step)
-        clock.set_speed(speed)
-        return self._clock({})
+        if advance:
+            clock.advance(advance)
+        clock.set_speed(speed or clock.speed)
+        return self._clock()
 
     # Settings
 
-    def _profile(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
-        return {"profile": self.cloud.latency.profile}
+    def _set_profile(self, profile: str) -> dict[str, Any]:
+        self.cloud.store.set_setting("profile", profile)
+        return {"profile": profile}
 
-    def _set_profile(self, payload: Payload) -> dict[str, Any]:
-        _only(payload, "profile")
-        if payload.get("profile") not in PROFILES:
-            raise ValueError(f"profile is {payload.get('profile')!r}; it can be: {', '.join(PROFILES)}")
-        self.cloud.store.set_setting("profile", payload["profile"])
-        return self._profile({})
-
-    def _quota(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
+    def _quota(self) -> dict[str, Any]:
         return {"limits": self.cloud.store.setting(QUOTA_LIMITS, {})}
 
-    def _set_quota(self, payload: Payload) -> dict[str, Any]:
-        _only(payload, "region", "family", "limit")
-        catalogue = self.cloud.catalogue
-        region = catalogue.region(str(payload.get("region", "")))
-        if region is None:
-            raise ValueError(f"region is {payload.get('region')!r}, which is no region of the sandbox's catalogue")
-        families = {quota.name.lower(): quota.name for quota in catalogue.quotas}
-        family = families.get(str(payload.get("family", "")).lower())
-        if family is None:
-            raise ValueError(f"family is {payload.get('family')!r}; it can be: {', '.join(families.values())}")
-        limit = payload.get("limit")
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= LARGEST_LIMIT:
-            raise ValueError(f"limit must be a whole number from 0 to {LARGEST_LIMIT}")
-        limits = self._quota({})["limits"]
-        limits.setdefault(region.name, {})[family] = limit
+    def _set_quota(self, region: str, family: str, limit: int) -> dict[str, Any]:
+        limits = self._quota()["limits"]
+        limits.setdefault(region, {})[family] = limit
         self.cloud.store.set_setting(QUOTA_LIMITS, limits)
-        return self._quota({})
+        return self._quota()
 
-    def _reset(self, payload: Payload) -> dict[str, Any]:
-        _only(payload)
+    def _reset(self) -> dict[str, Any]:
         store = self.cloud.store
         machines = [{"vm": each.id, "vmId": each.properties.get("vmId", "")} for each in store.resources(kind=MACHINES)]
         # A disk can outlive its VM.
@@ -266,7 +229,7 @@ class Control:
         self.cloud.latency.restart()
         self.holds.release()
         self.throttle.clear()
-        return self._status({})
+        return self._status()
 
 
 def _object(content: bytes) -> dict[str, Any]:
@@ -279,30 +242,22 @@ def _object(content: bytes) -> dict[str, Any]:
     return payload
 
 
-def _only(payload: Payload, *known: str) -> None:
-    unknown = sorted(set(payload) - set(known))
-    if unknown:
-        raise ValueError(f"no such field: {unknown[0]!r}; there are: {', '.join(known) or 'none'}")
+def _fields(*, required: bool = False, **checks: Check) -> Reader:
+    return lambda payload: read_fields(payload, checks, tuple(checks) if required else ())
 
 
-def _after(payload: Payload, what: str) -> int:
-    _only(payload, "after")
-    after = str(payload.get("after", "0"))
-    if not after.isascii() or not after.isdigit() or len(after) > 18:
-        raise ValueError(f"after must be the number of {what}")
-    return int(after)
+def _after(name: str, value: Any) -> int:
+    """Check the number of a request or operation in a query."""
+    if not value.isascii() or not value.isdigit() or len(value) > 18:
+        raise ValueError(f"{name} must be the number of an entry")
+    return int(value)
 
 
-def _number(payload: Payload, name: str, default: float) -> float:
-    value = payload.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15:
-        raise ValueError(f"{name} must be a number")
-    return float(value)
+def _step(name: str, value: Any) -> float:
+    if not 0 <= (step := number(name, value)) <= MAX_STEP:
+        raise ValueError(f"{name} must be 0 to {MAX_STEP} seconds: time goes forward only, ten years at most")
+    return step
 
 
 def _refuse(status: int, code: str, message: str) -> Response:
-    return _json(status, {"error": {"code": code, "message": message}})
-
-
-def _json(status: int, body: Any) -> Response:
-    return Response(json.dumps(body), status, media_type="application/json")
+    return JSONResponse({"error": {"code": code, "message": message}}, status)

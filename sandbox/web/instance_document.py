@@ -1,7 +1,5 @@
 """The instance document of a VM at `/metadata/instance`, API version 2021-02-01."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
@@ -11,12 +9,12 @@ from gpuinfra.sandbox.kernel.store import Resource
 
 
 def instance_document(cloud: Cloud, machine: Resource) -> dict[str, Any]:
-    """The whole document. Numbers and truth values are texts in it, as in Azure."""
+    """Return the document. Numbers and booleans are strings in it, as in Azure."""
     return {"compute": _compute(cloud, machine), "network": {"interface": _interfaces(cloud, machine)}}
 
 
 def environment_of(cloud: Cloud, machine: Resource) -> str:
-    """Which of Azure's clouds the machine is in."""
+    """Return which of Azure's clouds the machine is in."""
     is_government = cloud.faults.look(US_GOVERNMENT, resource_id=machine.id, region=machine.location)
     return "AzureUSGovernmentCloud" if is_government else "AzurePublicCloud"
 
@@ -101,18 +99,11 @@ def _subnet(cloud: Cloud, part: dict[str, Any]) -> dict[str, str] | None:
     reference = (part.get("subnet") or {}).get("id")
     if not reference:
         return None
-    subnet = cloud.store.get(reference)
-    properties = subnet.properties if subnet else _nested(cloud, reference)
+    parsed = parse_id(reference)
+    network = cloud.store.get(str(parsed.parent))
+    subnets = network.properties["subnets"] if network else []
+    own = (each["properties"] for each in subnets if each["name"].lower() == parsed.name.lower())
+    properties: dict[str, Any] = next(own, {})
     prefix = properties.get("addressPrefix") or next(iter(properties.get("addressPrefixes") or []), "")
     address, _, length = str(prefix).partition("/")
     return {"address": address, "prefix": length}
-
-
-def _nested(cloud: Cloud, reference: str) -> dict[str, Any]:
-    """The subnet as a part of its network's body, for a store that keeps it only there."""
-    parsed = parse_id(reference)
-    network = cloud.store.get(str(parsed.parent)) if parsed.parent else None
-    subnets = network.properties.get("subnets") or [] if network else []
-    own = [each for each in subnets if str(each.get("name", "")).lower() == parsed.name.lower()]
-    properties: dict[str, Any] = own[0].get("properties") or {} if own else {}
-    return properties

@@ -1,10 +1,8 @@
 """The instance metadata service (IMDS), in Azure at 169.254.169.254; here each VM has a URL with its `vmId`."""
 
-from __future__ import annotations
-
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
 
@@ -37,21 +35,28 @@ class Refusal(Exception):  # noqa: N818 it is an answer
         self.status, self.body = status, {"error": error, "error_description": description}
 
 
+Action = Callable[[Request, Resource, bytes], Response]
+"""Answers a request of a machine, given the content of a POST."""
+
+
 class Metadata:
-    """Answers guests. State changes happen between awaits, so that each is whole."""
+    """Answers guests. State changes happen between awaits, so that each is atomic."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
         self.authority = Authority(cloud.store, cloud.clock)
 
-    async def answer(self, request: Request, act: Callable[[Request, Resource, Any], Response]) -> Response:
-        """One request. Every answer is dated by the sandbox's own time: by it an agent in the guest knows of leases."""
-        response = await self._answer(request, act)
-        response.headers["Date"] = formatdate(self.cloud.clock.now(), usegmt=True)
-        return response
+    def endpoint(self, act: Action) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint for an action. The `Date` of its answers is the simulated time, which leases use."""
 
-    async def _answer(self, request: Request, act: Callable[[Request, Resource, Any], Response]) -> Response:
-        """The rules that hold for all, then what it is about."""
+        async def answer(request: Request) -> Response:
+            response = await self._answer(request, act)
+            response.headers["Date"] = formatdate(self.cloud.clock.now(), usegmt=True)
+            return response
+
+        return answer
+
+    async def _answer(self, request: Request, act: Action) -> Response:
         try:
             content = await request.body() if request.method == "POST" else b""
             _check(request, content)
@@ -77,11 +82,8 @@ class Metadata:
 
     # Tokens
 
-    async def token(self, request: Request) -> Response:
-        """A token for one of the machine's identities."""
-        return await self.answer(request, self._token)
-
-    def _token(self, request: Request, machine: Resource, _: Any) -> Response:
+    def token(self, request: Request, machine: Resource, _: bytes) -> Response:
+        """Return a token for one of the machine's identities."""
         resource = request.query_params.get("resource")
         if not resource:
             raise Refusal(400, "invalid_request", "Required query variable 'resource' is missing")
@@ -91,9 +93,9 @@ class Metadata:
             description = f"AADSTS500011: The resource principal named {resource} was not found in the tenant."
             raise Refusal(400, "invalid_resource", description)
         if self.cloud.faults.look(IDENTITY_REFUSED, resource_id=machine.id, region=machine.location):
-            raise Refusal(403, "access_denied", "The identity may not be used at the moment")
+            raise Refusal(403, "access_denied", "The identity cannot be used at the moment")
         token = self.authority.token(principal, client, owner=False, audience=resource)
-        # Guests live by the wall's clock: what they compare with is that, and not simulated time.
+        # Guests have the real time, and compare with that.
         now, seconds = int(time.time()), int(token["expires_in"])
         return JSONResponse(
             {
@@ -109,7 +111,7 @@ class Metadata:
         )
 
     def _identity(self, request: Request, machine: Resource) -> tuple[str, str]:
-        """Principal and client of the identity that is meant: the named one, else the machine's own, else the only."""
+        """Return principal and client of the requested identity, else of the system-assigned, else of the only one."""
         identity = machine.body.get("identity") or {}
         own = (identity.get("principalId"), machine.hidden.get("clientId"))
         assigned = [
@@ -143,11 +145,8 @@ class Metadata:
 
     # The instance
 
-    async def instance(self, request: Request) -> Response:
-        """What the machine is, all of it or a part."""
-        return await self.answer(request, self._instance)
-
-    def _instance(self, request: Request, machine: Resource, _: Any) -> Response:
+    def instance(self, request: Request, machine: Resource, _: bytes) -> Response:
+        """Return the instance document, or a part of it."""
         value: Any = instance_document(self.cloud, machine)
         for part in filter(None, request.path_params.get("path", "").split("/")):
             if isinstance(value, dict) and part in value:
@@ -167,16 +166,15 @@ class Metadata:
 
     # Scheduled events
 
-    async def scheduled_events(self, request: Request) -> Response:
-        """What Azure is going to do to the machine; a POST says that the guest is ready for it."""
-        return await self.answer(request, self._start if request.method == "POST" else self._events)
-
-    def _events(self, _: Request, machine: Resource, __: Any) -> Response:
+    def scheduled_events(self, request: Request, machine: Resource, content: bytes) -> Response:
+        """Return what Azure is going to do to the machine; a POST says that the guest is ready for it."""
+        if request.method == "POST":
+            return self._start(machine, content)
         events = machine.hidden.get("scheduledEvents") or []
         return JSONResponse({"DocumentIncarnation": self._incarnation(machine, events), "Events": events})
 
     def _incarnation(self, machine: Resource, events: list[Any]) -> int:
-        """A number that grows whenever the events are others."""
+        """Return a number that grows whenever the events change."""
         known = self.cloud.store.setting(_INCARNATIONS, {})
         vm_id = machine.properties["vmId"]
         number, before = known.get(vm_id, [1, []])
@@ -185,7 +183,7 @@ class Metadata:
             self.cloud.store.set_setting(_INCARNATIONS, {**known, vm_id: [number, events]})
         return int(number)
 
-    def _start(self, _: Request, machine: Resource, content: Any) -> Response:
+    def _start(self, machine: Resource, content: bytes) -> Response:
         try:
             wanted = {request["EventId"] for request in json.loads(content)["StartRequests"]}
         except (ValueError, TypeError, KeyError):
@@ -197,7 +195,7 @@ class Metadata:
             if event["EventId"] in wanted:
                 event["EventStatus"] = "Started"
         self.cloud.store.put(machine, self.cloud.now)
-        # What the guest is ready for need not wait for the end of the notice.
+        # An eviction that the guest is ready for need not wait for the end of the notice.
         self.cloud.store.connection.execute(
             "UPDATE events SET due = ? WHERE kind = 'machine-evict' AND due > ? "
             "AND json_extract(payload, '$.vmId') = ?",
@@ -219,14 +217,14 @@ def _check(request: Request, content: bytes) -> None:
 
 
 def metadata_app(cloud: Cloud) -> Starlette:
-    """The application, for plain HTTP on loopback. A machine's root is `/{vmId}`."""
+    """Return the application, for plain HTTP on loopback. A machine's root is `/{vmId}`."""
     metadata = Metadata(cloud)
     root = "/{vm_id}/metadata"
     return Starlette(
         routes=[
-            Route(f"{root}/identity/oauth2/token", metadata.token, methods=["GET"]),
-            Route(f"{root}/instance", metadata.instance, methods=["GET"]),
-            Route(f"{root}/instance/{{path:path}}", metadata.instance, methods=["GET"]),
-            Route(f"{root}/scheduledevents", metadata.scheduled_events, methods=["GET", "POST"]),
+            Route(f"{root}/identity/oauth2/token", metadata.endpoint(metadata.token), methods=["GET"]),
+            Route(f"{root}/instance", metadata.endpoint(metadata.instance), methods=["GET"]),
+            Route(f"{root}/instance/{{path:path}}", metadata.endpoint(metadata.instance), methods=["GET"]),
+            Route(f"{root}/scheduledevents", metadata.endpoint(metadata.scheduled_events), methods=["GET", "POST"]),
         ]
     )

@@ -1,7 +1,5 @@
 """ARM's rate limits: a token bucket per caller and kind of request."""
 
-from __future__ import annotations
-
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
@@ -20,7 +18,6 @@ class Throttle:
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
     def clear(self) -> None:
-        """Refill all buckets."""
         self._buckets.clear()
 
     def check(self, call: Call) -> None:

@@ -31,7 +31,7 @@ def test_submit_to_a_closed_port_fails_in_seconds(user: User, closed_port: int) 
     done = user("submit", "-c", "lab", "train.py", sandbox=False, seconds=SECONDS)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "no answer" in done.stderr
-    assert f"nobody answers at 127.0.0.1:{closed_port}: Connection refused" in done.stderr
+    assert f"cannot connect to 127.0.0.1:{closed_port}: Connection refused" in done.stderr
     assert "gpu: asking for it" not in done.stderr
 
 

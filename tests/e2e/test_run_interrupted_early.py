@@ -70,7 +70,7 @@ def test_interrupt_does_not_end_a_machine_created_by_another_user_a_moment_befor
         theirs.until(lambda: "virtualMachines/my-dsvm" in azure.everything())
         before = azure.last_request()
         azure.clear_faults()
-        client.until_says("following that")
+        client.until_says("already being created")
         client.send(signal.SIGINT)
         assert client.end() == 130, client.said
     assert "my-dsvm is left as it is" in client.err

@@ -438,7 +438,7 @@ def test_wrong_password_is_refused_and_not_kept(password_machine: PasswordMachin
     done = password_machine.run(*words, stdin="wr0ng-Passw0rd\n")
     (problem,) = json.loads(done.stdout)["diagnostics"]
     assert (done.returncode, problem["code"]) == (1, "login-refused")
-    assert "does not take the password" in problem["note"]
+    assert "does not accept the password" in problem["note"]
     assert problem["help"]
     assert "wr0ng-Passw0rd" not in done.stdout + done.stderr
     assert password_machine.is_untouched()

@@ -16,13 +16,13 @@ from gpuinfra.models.offer import Rate
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import read_events
 from gpuinfra.provision.costing.evidence import Evidence
-from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.history import CostHistory
 from gpuinfra.provision.costing.pricing import PriceBook
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import SERVICES
 
 REGION = "eastus"
 SIZES = ("Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3", "Standard_NC16as_T4_v3")
@@ -70,7 +70,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    cloud = Cloud(tmp_path_factory.mktemp("azure"), ROUTES, EFFECTS)
+    cloud = Cloud(tmp_path_factory.mktemp("azure"), SERVICES)
     yield Place(cloud)
     cloud.store.close()
 
@@ -188,7 +188,7 @@ class Life:
                 )
             )
 
-    def history(self) -> History:
+    def cost_history(self) -> CostHistory:
         now = self.place.now()
         text = f"eventTimestamp ge '{now - timedelta(days=80):%Y-%m-%dT%H:%M:%SZ}' and resourceUri eq '{self.id}'"
         path = "/subscriptions/s/providers/Microsoft.Insights/eventtypes/management/values"
@@ -282,7 +282,7 @@ def test_cost_equals_the_bill(
 ) -> None:
     life = Life(place, f"m{next(place.numbers)}", keeps_ledger, spot, *is_listed)
     live(life, history)
-    found, now = life.history(), place.now()
+    found, now = life.cost_history(), place.now()
     life.delete()  # frees the quota for the next one
     since = now - timedelta(days=80)
     amounts, (seconds, dollars) = found.amounts(since, now), life.bill()

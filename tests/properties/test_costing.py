@@ -11,10 +11,10 @@ from gpuinfra.models.cost import Amounts, Source
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.offer import Rate
 from gpuinfra.provision.costing.facts import Facts
-from gpuinfra.provision.costing.history import History, Present, history
+from gpuinfra.provision.costing.history import CostHistory, Present, cost_history
 from gpuinfra.provision.costing.pricing import PriceBook
 from gpuinfra.provision.costing.report import Job, by_run
-from gpuinfra.provision.costing.timeline import Change, Turn
+from gpuinfra.provision.costing.timeline import StateChange, Turn
 from gpuinfra.provision.market.port import Prices
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -55,9 +55,9 @@ def entries(draw: st.DrawFn) -> list[LedgerEntry]:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
+def histories(draw: st.DrawFn) -> CostHistory:
     """Any machine with partial information."""
-    turns = st.builds(Change, moments, st.sampled_from(Turn), st.just(Source.LOG))
+    turns = st.builds(StateChange, moments, st.sampled_from(Turn), st.just(Source.LOG))
     facts = st.builds(Facts, st.sampled_from(["small", "large"]), st.just("eastus"))
     present = st.builds(
         Present,
@@ -68,7 +68,7 @@ def histories(draw: st.DrawFn) -> History:
         disk_per_month=st.none() | st.just(19.2),
         created=st.none() | moments,
     )
-    return history(
+    return cost_history(
         "g/m",
         log=sorted(draw(st.lists(turns, max_size=8)), key=lambda change: change.at),
         log_since=draw(st.none() | moments),
@@ -85,7 +85,7 @@ def same(one: Amounts, other: Amounts) -> bool:
 
 @settings(max_examples=80, deadline=None)
 @given(histories(), st.lists(st.integers(-100, MINUTES + 100), max_size=6))
-def test_amounts_of_parts_add_up_to_the_whole(found: History, cuts: list[int]) -> None:
+def test_amounts_of_parts_add_up_to_the_whole(found: CostHistory, cuts: list[int]) -> None:
     bounds = [at(minute) for minute in sorted({-100, MINUTES + 100, *cuts})]
     parts = [found.amounts(one, other) for one, other in pairwise(bounds)]
     assert same(sum(parts, Amounts()), found.amounts(bounds[0], bounds[-1]))
@@ -93,7 +93,7 @@ def test_amounts_of_parts_add_up_to_the_whole(found: History, cuts: list[int]) -
 
 @settings(max_examples=80, deadline=None)
 @given(histories())
-def test_time_is_counted_once_and_not_in_the_future(found: History) -> None:
+def test_time_is_counted_once_and_not_in_the_future(found: CostHistory) -> None:
     for stretches in ([each.stretch for each in found.pieces], [each.stretch for each in found.holdings]):
         assert all(one.end <= other.start for one, other in pairwise(stretches))
         assert all(each.start <= each.end <= NOW for each in stretches)
@@ -107,7 +107,7 @@ def test_time_is_counted_once_and_not_in_the_future(found: History) -> None:
     st.lists(st.tuples(minutes, minutes).map(sorted), max_size=5),
     st.tuples(minutes, minutes).map(sorted),
 )
-def test_runs_and_idle_time_add_up_to_the_machine(found: History, spans: list[list[int]], span: list[int]) -> None:
+def test_runs_and_idle_time_add_up_to_the_machine(found: CostHistory, spans: list[list[int]], span: list[int]) -> None:
     jobs = [Job(str(number), "m", at(one), at(other)) for number, (one, other) in enumerate(spans)]
     since, until = at(span[0]), at(span[1])
     rows = by_run([found], jobs, since, until)
@@ -128,10 +128,10 @@ def test_ledger_next_to_a_log_changes_nothing(gaps: list[int], late: list[float]
     for gap in gaps:
         minute += gap
         moments.append(minute)
-    log, ledger = list[Change](), list[LedgerEntry]()
+    log, ledger = list[StateChange](), list[LedgerEntry]()
     for place, moment in enumerate(moments):
         is_on, rest = place % 2 == 0, late[place]
-        log.append(Change(at(moment), Turn.ON if is_on else Turn.OFF, Source.LOG))
+        log.append(StateChange(at(moment), Turn.ON if is_on else Turn.OFF, Source.LOG))
         asked = at(moment - rest) if is_on else ledger[-1].at
         entry = LedgerEntry(LedgerEntryKind.ON, asked, "m", "g", size="small", region="eastus")
         ledger.append(
@@ -139,7 +139,7 @@ def test_ledger_next_to_a_log_changes_nothing(gaps: list[int], late: list[float]
         )
     present = Present(Facts("small", "eastus"), is_on=len(moments) % 2 == 1)
     both, alone = (
-        history("g/m", log=log, log_since=START, entries=known, present=present, now=NOW, pricing=BOOK)
+        cost_history("g/m", log=log, log_since=START, entries=known, present=present, now=NOW, pricing=BOOK)
         for known in (sorted(ledger, key=lambda entry: entry.at), [])
     )
     assert [each.stretch for each in both.pieces] == [each.stretch for each in alone.pieces]

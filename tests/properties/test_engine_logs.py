@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuinfra.runner.jobs.container_log import MARGIN, advanced, beginning, unseen
+from gpuinfra.runner.jobs.container_log import REORDER_MARGIN, new_frames, next_position, resume_time
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
 STEP = 3
@@ -13,13 +13,13 @@ STEP = 3
 @st.composite
 def logs(draw: st.DrawFn) -> list[Frame]:
     """As an engine keeps it: in the order of its coming, with times that go back by less than the margin."""
-    time, frames = MARGIN * 2, []
+    time, frames = REORDER_MARGIN * 2, []
     for number, (step, back, stream) in enumerate(
         draw(
             st.lists(
                 st.tuples(
-                    st.sampled_from([0, 0, 0, 1, STEP, MARGIN * 3]),
-                    st.sampled_from([0, 0, 1, 2, STEP, MARGIN // 2 - 1]),
+                    st.sampled_from([0, 0, 0, 1, STEP, REORDER_MARGIN * 3]),
+                    st.sampled_from([0, 0, 1, 2, STEP, REORDER_MARGIN // 2 - 1]),
                     st.sampled_from([STDOUT, STDERR]),
                 ),
                 max_size=40,
@@ -39,14 +39,14 @@ def test_a_log_that_is_cut_and_taken_up_is_the_log(log: list[Frame], data: st.Da
         # The engine gives what it has by then, from a time on, and the connection may be lost after any of it.
         there = log[: data.draw(st.integers(len(got), len(log)))]
         wanted = data.draw(st.integers(0, len(log)))
-        for frame, _ in zip(unseen(_kept(there, place), place), range(wanted), strict=False):
+        for frame, _ in zip(new_frames(_kept(there, place), place), range(wanted), strict=False):
             got.append(frame)
-            place = advanced(place, frame)
-    got += unseen(_kept(log, place), place)
+            place = next_position(place, frame)
+    got += new_frames(_kept(log, place), place)
     assert [(frame.stream, frame.data) for frame in got] == [(frame.stream, frame.data) for frame in log]
     assert [frame.time for frame in got] == sorted(frame.time for frame in got)
 
 
 def _kept(log: list[Frame], place: Position) -> list[Frame]:
     """What `since` leaves: the engine looks at each line's own time."""
-    return [frame for frame in log if frame.time >= beginning(place)]
+    return [frame for frame in log if frame.time >= resume_time(place)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.hours import DAYS, Hours
-from gpuinfra.provision.hours import from_tag, is_on, next_change, to_tag
+from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, is_on, next_change
 
 WEEK = 7 * 24 * 60
 # Zones with a clock change near the start: forward and back, by half an hour, at midnight, and none.
@@ -73,10 +73,10 @@ def test_hours_match_a_minute_by_minute_oracle(wanted: Hours, data: st.DataObjec
 @settings(max_examples=15, deadline=None)
 @given(all_hours)
 def test_tag_round_trips(wanted: Hours) -> None:
-    text = to_tag(wanted)
+    text = hours_to_tag(wanted)
     assert text is not None
     assert len(text) <= 256
-    assert from_tag(text) == wanted
+    assert hours_from_tag(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_range_that_begins_on_a_holiday_does_not_open(
     start = datetime.fromisoformat(moment).replace(tzinfo=UTC)
     assert is_on(wanted, start) is not on
     assert next_change(wanted, start) == (datetime.fromisoformat(change).replace(tzinfo=UTC), on)
-    assert to_tag(wanted) == f"UTC {text}"
+    assert hours_to_tag(wanted) == f"UTC {text}"
 
 
 def test_always_on_hours_do_not_change_after_the_last_holiday() -> None:
@@ -141,12 +141,12 @@ def test_always_on_hours_do_not_change_after_the_last_holiday() -> None:
 
 def test_tags_are_compact() -> None:
     wanted = hours("America/Chicago", "mon-fri 08:00-19:00", "sat 10:00-14:00", "daily 23:00-24:00")
-    assert to_tag(wanted) == "America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00;daily 23:00-24:00"
-    assert to_tag(hours("UTC", "fri-mon 08:00-19:00")) == "UTC mon,fri-sun 08:00-19:00"
+    assert hours_to_tag(wanted) == "America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00;daily 23:00-24:00"
+    assert hours_to_tag(hours("UTC", "fri-mon 08:00-19:00")) == "UTC mon,fri-sun 08:00-19:00"
 
 
 def test_overlong_hours_have_no_tag() -> None:
-    assert to_tag(hours("UTC", *[f"{day} 0{hour}:00-0{hour}:30" for day in DAYS for hour in range(3)])) is None
+    assert hours_to_tag(hours("UTC", *[f"{day} 0{hour}:00-0{hour}:30" for day in DAYS for hour in range(3)])) is None
 
 
 @pytest.mark.parametrize(
@@ -154,4 +154,4 @@ def test_overlong_hours_have_no_tag() -> None:
     ["", "UTC", "UTC ", "Mars/Base mon 08:00-09:00", "UTC mon 8-9", "UTC mon 08:00-09:00;", "../UTC x", "U " * 300],
 )
 def test_invalid_tag_has_no_hours(text: str) -> None:
-    assert from_tag(text) is None
+    assert hours_from_tag(text) is None

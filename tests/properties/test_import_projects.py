@@ -8,7 +8,7 @@ import pytest
 from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.spec import load_bytes
-from gpuinfra.provision.find import target_from_spec
+from gpuinfra.provision.target import target_from_spec
 from gpuinfra.workbench.project import Project, find_projects, load_project
 from gpuinfra.workbench.project_import import ImportOptions, ImportResult, import_project
 from gpuinfra.workbench.targets import find_target, write_target

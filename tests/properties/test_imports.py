@@ -102,11 +102,10 @@ LAYERS = {
         *("resolve", "jobs", "environment", "submission"),
     ),
     "gpuinfra.provision": (
-        *("errors", "problems", "waiting", "market", "tags", "names", "hours", "terms", "journal", "origin"),
-        *("observed_resource", "agent_role", "ownership", "plan_input", "login", "resources", "observed", "cloud"),
-        *("azure", "attachments", "vm_identity", "lifecycle", "plan", "template", "find", "health", "costing"),
-        *("fleet", "lease_state", "adopt", "observe", "remove", "role_grant", "apply", "rollback", "attempt"),
-        *("placement", "up", "down", "reaping"),
+        *("errors", "problems", "waiting", "progress", "tags", "names", "power", "observed_resource", "market"),
+        *("lifecycle", "journal", "ownership", "plan_input", "login", "resources", "observed", "cloud", "task"),
+        *("azure", "attachments", "plan", "template", "renew", "find", "target", "health", "costing", "fleet"),
+        *("adopt", "remove", "role_grant", "apply", "attempt", "placement", "up", "down", "reaping"),
     ),
 }
 

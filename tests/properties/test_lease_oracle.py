@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.receipt import stamp
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import is_on, next_change, to_tag
+from gpuinfra.provision.lifecycle.hours import hours_to_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import decide, is_over
-from gpuinfra.provision.lifecycle.renew import renewal
-from gpuinfra.provision.terms import Terms
-from gpuinfra.provision.terms import to_tag as terms_to_tag
+from gpuinfra.provision.lifecycle.terms import Terms, terms_to_tag
+from gpuinfra.provision.renew import renewal
 from tests.unit.provision_help import spec
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
@@ -195,7 +194,11 @@ def test_every_lease_ends_as_the_oracle_says(zone: str) -> None:
         wanted = spec(lifecycle={"lease": lease, "hours": hours})
         found = decide(wanted, None, now, terms)
         assert (found.on_since, found.until) == (now, watched.moment())
-        marks = {tags.ON_SINCE: stamp(now) or "", tags.TERMS: terms_to_tag(terms), tags.HOURS: to_tag(hours) or ""}
+        marks = {
+            tags.ON_SINCE: stamp(now) or "",
+            tags.TERMS: terms_to_tag(terms),
+            tags.HOURS: hours_to_tag(hours) or "",
+        }
         for seconds, request, length in later:
             now += timedelta(seconds=seconds)
             marks[tags.LEASE_UNTIL] = stamp(watched.moment()) or ""

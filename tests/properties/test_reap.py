@@ -12,9 +12,9 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Listed
-from gpuinfra.provision.lifecycle.lease import ON
-from gpuinfra.provision.lifecycle.reap import Rules, verdicts
 from gpuinfra.provision.names import default_group, ref_of
+from gpuinfra.provision.power import BILLED
+from gpuinfra.provision.reaping.decide import Rules, decide_all
 from gpuinfra.provision.reaping.orphans import orphans
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -93,7 +93,7 @@ def with_power(row: dict[str, Any], state: str) -> dict[str, Any]:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows(), max_size=6, unique_by=lambda row: row["id"]), given_rules)
 def test_verdicts_hold_for_any_machines(found: list[dict[str, Any]], rules: Rules) -> None:
-    judged = verdicts(found, rules, NOW)
+    judged = decide_all(found, rules, NOW)
     by_place = {(row["id"].split("/")[4], row["name"]): row for row in found}
     assert len(judged) == sum(map(is_ours, found)), "exactly our machines"
     for verdict in judged:
@@ -103,7 +103,7 @@ def test_verdicts_hold_for_any_machines(found: list[dict[str, Any]], rules: Rule
         if tags.get(marks, tags.PROTECT) not in {"", "false"}:
             assert verdict.action in {ReapAction.KEEP, ReapAction.PROTECTED}
         until = tags.moment(marks, tags.LEASE_UNTIL)
-        if power(row) in ON and (until is None or until <= NOW):
+        if power(row) in BILLED and (until is None or until <= NOW):
             assert verdict.action is not ReapAction.KEEP, "billed without a limit"
         if verdict.action is ReapAction.DELETE:
             assert rules.deletes
@@ -118,7 +118,7 @@ def test_verdicts_hold_for_any_machines(found: list[dict[str, Any]], rules: Rule
 def test_second_reap_does_nothing(found: list[dict[str, Any]], rules: Rules) -> None:
     after = {row["id"]: row for row in found}
     places = {(row["id"].split("/")[4], row["name"]): row for row in found}
-    for verdict in verdicts(found, rules, NOW):
+    for verdict in decide_all(found, rules, NOW):
         row = places[verdict.ref.group, verdict.ref.name]
         match verdict.action:
             case ReapAction.STOP:
@@ -129,7 +129,7 @@ def test_second_reap_does_nothing(found: list[dict[str, Any]], rules: Rules) -> 
                 own = {key: value for key, value in row["tags"].items() if key.lower() != tags.LEASE_UNTIL}
                 own |= {tags.LEASE_UNTIL: stamp(verdict.until), tags.ON_SINCE: stamp(NOW)}
                 after[row["id"]] = {**with_power(row, "running"), "tags": own}
-    again = verdicts(list(after.values()), rules, NOW)
+    again = decide_all(list(after.values()), rules, NOW)
     assert {verdict.action for verdict in again} <= {ReapAction.KEEP, ReapAction.PROTECTED}
 
 

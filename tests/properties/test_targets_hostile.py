@@ -185,7 +185,7 @@ def test_a_private_key_that_is_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
     pipe = tmp_path / "key"
     os.mkfifo(pipe)
     try:
-        with pytest.raises(private_keys.UnusableError):
+        with pytest.raises(private_keys.UnusableKeyError):
             within(0.3, lambda: private_keys.load(pipe))
     finally:
         os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
@@ -355,7 +355,7 @@ def test_ctrl_c_while_a_slow_keyring_keeps_the_password_leaves_none(
 def test_a_password_for_another_host_key_is_not_kept_for_files_that_cannot_be_written(
     folder: Path, memory: Memory
 ) -> None:
-    former = replace(TARGET, password=passwords.keep("lab", passwords.account(TARGET), "former"))
+    former = replace(TARGET, password=passwords.save_password("lab", passwords.account(TARGET), "former"))
     (folder / "lab.compute").write_text("type: [")
     with pytest.raises(Problem):
         attach._write(folder.parent, replace(TARGET, host_key=OTHER_KEY, password="ask"), former, secret())
@@ -363,6 +363,6 @@ def test_a_password_for_another_host_key_is_not_kept_for_files_that_cannot_be_wr
 
 
 def test_a_file_that_names_the_password_of_another_target_does_not_end_it(folder: Path, memory: Memory) -> None:
-    reference = passwords.keep("prod", passwords.account(TARGET), "of prod")
+    reference = passwords.save_password("prod", passwords.account(TARGET), "of prod")
     attach._write(folder.parent, TARGET, replace(TARGET, password=reference), None)
     assert list(memory.kept.values()) == ["of prod"]

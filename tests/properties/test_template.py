@@ -22,7 +22,7 @@ from gpuinfra.provision.resources import MODULES, NEEDS
 from gpuinfra.provision.template import API_VERSIONS, NO_AGENT, make_template, notes
 from gpuinfra.sandbox.services.resources.template import PlannedResource, make_plan
 from gpuinfra.sandbox.services.resources.template_expressions import Scope
-from tests.unit.provision_help import HOURS, KEY, LARGE, NAME, NOW, SMALL, SUBSCRIPTION, ref, setting, spec
+from tests.unit.provision_help import HOURS, KEY, LARGE, NAME, NOW, SMALL, SUBSCRIPTION, plan_input, ref, spec
 
 SOURCES = ("203.0.113.7/32", "198.51.100.0/24")
 ID = re.compile(r"/subscriptions/|/providers/|resourceGroups")
@@ -51,7 +51,7 @@ def deployed(wanted: Spec, moment: datetime = NOW, **parameters: str) -> dict[Ki
 def sent_by_up(wanted: Spec, now: datetime, candidate: Candidate) -> dict[Kind, dict[str, Any]]:
     """Return what `up` sends at this time for a machine, with the part of its custom data that is not secret."""
     ready = f"{now:%Y-%m-%dT%H:%M:%SZ}"
-    given = setting(wanted, candidate=candidate, sources=SOURCES, lease=lease.decide(wanted, None, now), ready=ready)
+    given = plan_input(wanted, candidate=candidate, sources=SOURCES, lease=lease.decide(wanted, None, now), ready=ready)
     bodies = {kind: copy.deepcopy(module.desired(given).body) for kind, module in MODULES.items()}
     del bodies[Kind.VM]["tags"][tags.HOST_KEY]
     bodies[Kind.VM]["properties"]["osProfile"]["customData"] = public_data(wanted.admin.username)

@@ -1,4 +1,4 @@
-"""The project as it is sent: what is in it, what is not, and how it is known again."""
+"""The project as it is sent: which paths it has, and how unchanged files are recognized."""
 
 import errno
 import json
@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.upload import Tree, UploadError, content, read_tree
-from gpuinfra.runner.upload.content import INDEX_FILE, RACY_NS
-from tests.upload_help import Told
+from gpuinfra.runner.errors import UploadError
+from gpuinfra.runner.upload import content
+from gpuinfra.runner.upload.index import INDEX_FILE, RACY_NS
+from gpuinfra.runner.upload.tree import Tree
+from gpuinfra.runner.upload.walk import read_tree
+from tests.upload_help import RecordedProgress
 
 
 def read(project: Path, state: Path | None = None) -> Tree:
-    return read_tree(project, state, Told())
+    return read_tree(project, state, RecordedProgress())
 
 
 def paths(tree: Tree) -> list[str]:
@@ -29,7 +32,7 @@ def write(file: Path, text: str = "x") -> Path:
 
 
 def age(file: Path) -> None:
-    """Let time pass since it was written; only the time of its inode cannot be set."""
+    """Set an old modification time. The inode's change time cannot be set."""
     os.utime(file, (1_700_000_000, 1_700_000_000))
 
 
@@ -39,7 +42,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def test_files_folders_and_modes(project: Path) -> None:
+def test_files_folders_and_modes_are_read(project: Path) -> None:
     write(project / "train.py", "print(1)").chmod(0o755)
     write(project / "deep" / "down" / "a.txt").chmod(0o640)
     (project / "empty").mkdir(mode=0o750)
@@ -54,7 +57,7 @@ def test_files_folders_and_modes(project: Path) -> None:
     assert (tree.files, tree.size, tree.skipped) == (2, 9, ())
 
 
-def test_folders_come_before_what_is_in_them(project: Path) -> None:
+def test_folders_come_before_their_content(project: Path) -> None:
     for path in ("b/c/d", "a/x", "b-/y", "b/a"):
         write(project / path)
     found = paths(read(project))
@@ -62,7 +65,7 @@ def test_folders_come_before_what_is_in_them(project: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-rf", "new\nline", "naïve", "日本", "a b", "'\"$(id)", "back\\slash", "x" * 255])
-def test_odd_names_are_kept(project: Path, name: str) -> None:
+def test_unusual_names_are_kept(project: Path, name: str) -> None:
     write(project / name)
     assert paths(read(project)) == [name]
 
@@ -75,7 +78,7 @@ def test_names_that_are_not_utf8_are_kept(project: Path) -> None:
     assert json.loads(tree.batches[0])[0][0] == paths(tree)[0]
 
 
-def test_what_is_never_sent(project: Path) -> None:
+def test_reserved_folders_are_never_sent(project: Path) -> None:
     for path in (".git/HEAD", ".gpuinfra/x", "outputs/model", "sub/.git", "sub/outputs/kept", "sub/.gpuinfra/kept"):
         write(project / path)
     assert paths(read(project)) == ["sub", "sub/.gpuinfra", "sub/outputs", "sub/.gpuinfra/kept", "sub/outputs/kept"]
@@ -90,10 +93,10 @@ def test_what_is_never_sent(project: Path) -> None:
         ((), None),
     ],
 )
-def test_one_kind_of_ignore_file_counts(project: Path, present: tuple[str, ...], left_out: str | None) -> None:
+def test_one_kind_of_ignore_file_is_used(project: Path, present: tuple[str, ...], left_out: str | None) -> None:
     for name in (".gpuinfraignore", ".amlignore", ".gitignore"):
         write(project / f"by{name}")
-        # In folders below only the kind that the project has in its own counts.
+        # Folders further down use the same kind as the top folder.
         write(project / "sub" / name, f"/by{name}")
         write(project / "sub" / f"by{name}")
     for name in present:
@@ -105,7 +108,7 @@ def test_one_kind_of_ignore_file_counts(project: Path, present: tuple[str, ...],
         assert (f"by{name}" in found) is (name != left_out)
 
 
-def test_a_folder_that_is_left_out_is_not_entered(project: Path) -> None:
+def test_ignored_folder_is_not_read(project: Path) -> None:
     write(project / "locked" / "x")
     write(project / ".gpuinfraignore", "locked/\n!locked/x\n")
     (project / "locked").chmod(0)
@@ -115,7 +118,7 @@ def test_a_folder_that_is_left_out_is_not_entered(project: Path) -> None:
         (project / "locked").chmod(0o700)
 
 
-def test_links(project: Path, tmp_path: Path) -> None:
+def test_links_stay_in_the_project(project: Path, tmp_path: Path) -> None:
     write(project / "data" / "a.csv")
     write(tmp_path / "secret")
     (tmp_path / "way-in").symlink_to(project)
@@ -152,9 +155,9 @@ def test_links(project: Path, tmp_path: Path) -> None:
     assert {each.reason for each in tree.skipped} == {"a link that leads out of the project"}
 
 
-def test_pipes_and_sockets_are_passed_over_and_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_sockets_are_skipped_and_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(project / "pipe")
-    monkeypatch.chdir(project)  # the address of a socket is short
+    monkeypatch.chdir(project)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
         tree = read(project)
@@ -162,7 +165,7 @@ def test_pipes_and_sockets_are_passed_over_and_named(project: Path, monkeypatch:
     assert not tree.entries
 
 
-def test_the_digest_is_of_everything(project: Path) -> None:
+def test_digest_covers_names_modes_and_content(project: Path) -> None:
     file = write(project / "a", "x")
     digests = [read(project).digest]
     file.chmod(0o700)
@@ -180,7 +183,7 @@ def test_the_digest_is_of_everything(project: Path) -> None:
     assert read(project).digest == digests[-1]
 
 
-def test_includes(project: Path) -> None:
+def test_tree_includes_only_sent_paths(project: Path) -> None:
     write(project / "scripts" / "train.py")
     write(project / "secret.py")
     write(project / ".gitignore", "secret.py")
@@ -192,28 +195,28 @@ def test_includes(project: Path) -> None:
     assert not tree.includes("missing.py")
 
 
-def test_a_file_that_cannot_be_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(project / "sub" / "secret").chmod(0)
 
     def refuse(path: bytes, flags: int) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    if os.geteuid() == 0:  # who reads everything
+    if os.geteuid() == 0:  # root can read every file
         monkeypatch.setattr("gpuinfra.runner.upload.content.os.open", refuse)
     with pytest.raises(UploadError, match=r"sub/secret: Permission denied"):
         read(project)
 
 
-def test_a_project_that_is_not_there(tmp_path: Path) -> None:
-    told = Told()
+def test_missing_project_is_reported(tmp_path: Path) -> None:
+    progress = RecordedProgress()
     with pytest.raises(UploadError, match="No such file") as caught:
-        read_tree(tmp_path / "missing", None, told)
+        read_tree(tmp_path / "missing", None, progress)
     assert caught.value.code == "upload-failed"
-    assert told.lines[-1].startswith("project failed: ")
+    assert progress.lines[-1].startswith("project failed: ")
 
 
 class Reads:
-    """How many times the content of each file was read."""
+    """Records which files are read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
@@ -236,7 +239,7 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     monkeypatch.setattr("gpuinfra.runner.upload.walk.time.time_ns", lambda: now)
 
 
-def test_only_what_changed_is_read_again(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_files_are_read_again(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, state = Reads(monkeypatch), tmp_path / "state"
     for name in "abc":
         write(project / name, name)
@@ -245,11 +248,11 @@ def test_only_what_changed_is_read_again(project: Path, tmp_path: Path, monkeypa
     assert reads.of(project, state) == []
     before = (project / "b").stat()
     write(project / "b", "B")
-    os.utime(project / "b", ns=(before.st_atime_ns, before.st_mtime_ns))  # only its inode's own time tells
+    os.utime(project / "b", ns=(before.st_atime_ns, before.st_mtime_ns))  # only the inode's change time differs
     assert reads.of(project, state) == ["b"]
 
 
-def test_what_was_just_written_is_not_trusted(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_of_a_recent_file_is_not_stored(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch)
     write(project / "a")
     age(project / "a")
@@ -266,7 +269,7 @@ BROKEN = [b"", b"\0\xff", b"[]", b"{}", b'{"format":2}', b'{"format":2,"files":{
 @pytest.mark.parametrize(
     "broken", [*BROKEN, b'{"format":99,"files":{}}', b"[" * 100_000, b'{"format":2,"files":{"a":7}}']
 )
-def test_a_broken_index_is_thrown_away(
+def test_invalid_index_is_discarded(
     project: Path, tmp_path: Path, broken: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = Reads(monkeypatch)
@@ -277,14 +280,14 @@ def test_a_broken_index_is_thrown_away(
     assert reads.of(project, tmp_path) == []
 
 
-def test_an_index_that_cannot_be_written_is_done_without(project: Path, tmp_path: Path) -> None:
+def test_index_that_cannot_be_written_is_not_an_error(project: Path, tmp_path: Path) -> None:
     write(project / "a")
     write(tmp_path / "no-folder")
     assert paths(read(project, tmp_path / "no-folder")) == ["a"]
 
 
-class Changing:
-    """A file that somebody writes to in the middle of each reading, so many times."""
+class ConcurrentWriter:
+    """Replaces a file's content in the middle of each read, once for each given content."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, file: Path, contents: list[bytes]) -> None:
         original = os.preadv
@@ -298,32 +301,32 @@ class Changing:
         monkeypatch.setattr("gpuinfra.runner.upload.content.os.preadv", preadv)
 
 
-SIZE = content.BLOCK + 10  # two readings
+SIZE = content.BLOCK + 10  # needs two reads
 
 
-def test_a_file_that_changes_meanwhile_is_no_mix(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_changes_during_a_read_is_consistent(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "a").write_bytes(b"1" * SIZE)
-    Changing(monkeypatch, project / "a", [b"2" * SIZE])
+    ConcurrentWriter(monkeypatch, project / "a", [b"2" * SIZE])
     entry = read(project).entries[0]
     assert entry.content == content.digest_of(b"2" * SIZE)
 
 
-def test_a_log_that_grows_is_sent_as_far_as_it_was(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growing_log_is_sent_up_to_its_first_size(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "log").write_bytes(b"1" * SIZE)
-    Changing(monkeypatch, project / "log", [b"1" * (SIZE + grown) for grown in range(1, 50)])
+    ConcurrentWriter(monkeypatch, project / "log", [b"1" * (SIZE + grown) for grown in range(1, 50)])
     entry = read(project).entries[0]
     assert (entry.size, entry.content) == (SIZE, content.digest_of(b"1" * SIZE))
 
 
-def test_a_file_that_gets_shorter_meanwhile(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_shrinks_during_a_read_is_consistent(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "a").write_bytes(b"1" * SIZE)
-    Changing(monkeypatch, project / "a", [b"short"])
+    ConcurrentWriter(monkeypatch, project / "a", [b"short"])
     entry = read(project).entries[0]
     assert (entry.size, entry.content) == (5, content.digest_of(b"short"))
 
 
-def test_a_file_that_never_stands_still(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_keeps_changing_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "a").write_bytes(b"0" * SIZE)
-    Changing(monkeypatch, project / "a", [bytes([value]) * SIZE for value in range(1, 200)])
+    ConcurrentWriter(monkeypatch, project / "a", [bytes([value]) * SIZE for value in range(1, 200)])
     with pytest.raises(UploadError, match="a file keeps changing: a: "):
         read(project)

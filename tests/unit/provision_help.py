@@ -10,28 +10,29 @@ from typing import Any
 
 from gpuinfra.models.base import Model
 from gpuinfra.models.offer import Offer, Quota
-from gpuinfra.models.plan import Candidate, Change, Plan
+from gpuinfra.models.plan import Candidate, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState, principal_of
 from gpuinfra.provision.apply import PlanExecution
-from gpuinfra.provision.cloud import Act, Operation
+from gpuinfra.provision.cloud import Operation
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState, principal_of
+from gpuinfra.provision.lifecycle.lease import Lease
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import is_namesake
 from gpuinfra.provision.plan import make_plan
-from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput
+from gpuinfra.provision.plan_input import HostKey, PlanInput
+from gpuinfra.provision.progress import Silent
 from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
@@ -104,7 +105,7 @@ def lease_of(hours: float = 4, *, since: datetime = NOW) -> Lease:
     return Lease(since, since + timedelta(hours=hours))
 
 
-def setting(wanted: Spec | None = None, **fields: Any) -> PlanInput:
+def plan_input(wanted: Spec | None = None, **fields: Any) -> PlanInput:
     """Return everything that a plan depends on, for a machine that was just switched on."""
     wanted = wanted or spec()
     zone = wanted.zones[0] if wanted.zones else None
@@ -274,13 +275,13 @@ class FakeCloud:
                 self._identify(body)
             return FakeOperation(resource.ref, _error_of(fault))
 
-    def act(self, ref: Ref, act: Act) -> Operation:
-        with self._call(f"{act} {ref}") as fault:
+    def act(self, ref: Ref, power: Power) -> Operation:
+        with self._call(f"{power} {ref}") as fault:
             body = self._present(ref).body
             if fault:
                 body["properties"]["provisioningState"] = "Failed"
             elif not self.keeps_power:
-                _set_power(body, "running" if act is Act.START else "deallocated")
+                _set_power(body, "running" if power is Power.START else "deallocated")
             return FakeOperation(ref, _error_of(fault))
 
     def delete(self, ref: Ref) -> Operation:
@@ -450,7 +451,7 @@ def _set_power(body: dict[str, Any], power: str) -> None:
 
 def made(wanted: Spec | None = None, **fields: Any) -> FakeCloud:
     """Return a cloud in which only this machine is up."""
-    cloud, given = FakeCloud(), setting(wanted, **fields)
+    cloud, given = FakeCloud(), plan_input(wanted, **fields)
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
             cloud.put(module.desired(given))
@@ -551,7 +552,7 @@ def planned(cloud: FakeCloud, wanted: Spec | None = None, **fields: Any) -> Plan
     observed = cloud.observe(wanted.name, wanted.group_name)
     cloud.calls.pop()
     fields.setdefault("lease", lease.decide(wanted, observed.part(Kind.VM), cloud.now()))
-    return make_plan(setting(wanted, **fields), observed)
+    return make_plan(plan_input(wanted, **fields), observed)
 
 
 def change_of(plan: Plan, kind: Kind) -> Change:
@@ -567,19 +568,25 @@ def words(plan: Plan) -> list[str]:
     ]
 
 
+def task(cloud: FakeCloud, seconds: float = 3600, market: FakeMarket | None = None) -> Task:
+    return Task(cloud, market or FakeMarket(), RecordedProgress(), NO_JOURNAL, cloud.time.deadline(seconds))
+
+
+def lines_of(task: Task) -> list[str]:
+    """Return the recorded progress."""
+    assert isinstance(task.progress, RecordedProgress)
+    return task.progress.lines
+
+
 def plan_execution(cloud: FakeCloud, seconds: float = 3600) -> PlanExecution:
-    return PlanExecution(cloud, RecordedProgress(), NO_JOURNAL, cloud.time.deadline(seconds))
+    return PlanExecution(task(cloud, seconds))
 
 
 def provisioner(cloud: FakeCloud, wanted: Spec | None = None, market: FakeMarket | None = None) -> Provisioner:
     return Provisioner(
         spec=wanted or spec(),
-        cloud=cloud,
-        market=market or FakeMarket(),
+        task=task(cloud, market=market),
         sources=("203.0.113.7/32",),
         public_key=KEY,
-        progress=RecordedProgress(),
-        journal=NO_JOURNAL,
-        deadline=cloud.time.deadline(3600),
         host_key=HOST_KEY,
     )

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from gpuinfra.app.interruption import TOGETHER_SECONDS, Interrupts
-from gpuinfra.runner.connection.handshake import translated
+from gpuinfra.runner.connection.handshake import connect_errors
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import Broken
 
@@ -28,7 +28,7 @@ def interrupted_twice() -> None:
 def test_interrupt_that_another_exception_replaced_is_an_interrupt() -> None:
     with pytest.raises(RuntimeError, match="release"):
         interrupted_twice()
-    with pytest.raises(KeyboardInterrupt), translated("the connection is lost"):
+    with pytest.raises(KeyboardInterrupt), connect_errors("the connection is lost"):
         interrupted_twice()
     with pytest.raises(KeyboardInterrupt), Engine.translated(Mock(), "asking"):
         interrupted_twice()
@@ -39,7 +39,7 @@ def test_connection_lost_after_an_interrupt_is_not_a_second_interrupt() -> None:
         try:
             signal.default_int_handler(signal.SIGINT, None)
         except KeyboardInterrupt:
-            with translated("the connection is lost", is_open=True):
+            with connect_errors("the connection is lost", is_open=True):
                 Path("/nowhere").read_bytes()
 
     with pytest.raises(Broken):

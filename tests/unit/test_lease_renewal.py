@@ -10,9 +10,9 @@ from gpuinfra.app.lease_renewal import LeaseRenewal
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState
-from gpuinfra.provision.lifecycle.renew import renew
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision.renew import renew
+from gpuinfra.provision.waiting import Deadline
 from tests.unit.provision_help import DENIED, FakeCloud, made, spec
 
 LEASE = timedelta(hours=4)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gpuinfra.app.reap import _rules
 from gpuinfra.app.settings import Settings
-from gpuinfra.provision.lifecycle.reap import Rules
+from gpuinfra.provision.reaping.decide import Rules
 from gpuinfra.provision.reaping.spec_history import SpecHistory
 from gpuinfra.store.database import FILE
 from gpuinfra.workspace import STATE

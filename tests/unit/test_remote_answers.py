@@ -1,4 +1,4 @@
-"""A machine that answers nonsense."""
+"""Malformed replies of a machine."""
 
 import json
 from typing import Any, cast
@@ -9,12 +9,12 @@ from gpuinfra.remote.wire import HEADER, JSON
 from gpuinfra.runner.connection.port import Process
 from gpuinfra.runner.connection.remote_client import Call, RemoteClient
 from gpuinfra.runner.errors import JobError, RemoteError
-from gpuinfra.runner.jobs.remote_runs import count_of, read_usage, runs_there
+from gpuinfra.runner.jobs.remote_runs import count_of, list_runs, read_usage
 from gpuinfra.runner.upload.send import _Sender
 
 
 class Machine:
-    """A process that answers byte by byte, with a pause before each."""
+    """A process that replies byte by byte, with a pause before each."""
 
     errors = ""
 
@@ -32,7 +32,7 @@ class Machine:
     def write(self, data: bytes) -> None:
         pass
 
-    def idle(self, seconds: float | None) -> None:
+    def set_idle_timeout(self, seconds: float | None) -> None:
         pass
 
     def end_input(self) -> None:
@@ -43,7 +43,7 @@ class Machine:
 
 
 class Client(RemoteClient):
-    """Calls go to one process."""
+    """A client whose calls all use one process."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(cast("Any", None))
@@ -53,7 +53,7 @@ class Client(RemoteClient):
         return Call(cast("Process", self._machine), "the machine")
 
 
-def test_answer_without_a_field_is_not_an_internal_error() -> None:
+def test_missing_field_is_a_protocol_error() -> None:
     with pytest.raises(RemoteError, match="`root`") as caught:
         Client(Machine({})).ask("hello")["root"]
     assert caught.value.code == "protocol"
@@ -63,29 +63,29 @@ UPLOADS = [{}, {"seconds": "x", "same": True}, {"seconds": None, "same": True}, 
 
 
 @pytest.mark.parametrize("answer", UPLOADS)
-def test_nonsense_about_an_upload_is_reported(answer: object) -> None:
+def test_malformed_upload_reply_is_reported(answer: object) -> None:
     class Tree:
         digest = ""
 
     with pytest.raises(RemoteError):
-        _Sender(cast("Any", Tree()), cast("Any", None)).make(Client(Machine(answer)), {})
+        _Sender(cast("Any", Tree()), cast("Any", None)).send(Client(Machine(answer)), {})
 
 
 @pytest.mark.parametrize("answer", [{}, {"samples": "x"}, {"samples": None}])
-def test_nonsense_about_the_gpu_is_reported(answer: object) -> None:
+def test_malformed_gpu_usage_is_reported(answer: object) -> None:
     with pytest.raises(JobError):
         read_usage(Client(Machine(answer)), "run")
 
 
 @pytest.mark.parametrize("answer", [{}, {"runs": 3}, {"runs": [3]}, {"runs": [{}]}])
-def test_nonsense_about_runs_is_reported(answer: object) -> None:
+def test_malformed_list_of_runs_is_reported(answer: object) -> None:
     with pytest.raises(JobError):
-        runs_there(Client(Machine(answer)))
+        list_runs(Client(Machine(answer)))
 
 
 @pytest.mark.parametrize("hostile", ["1000", [1], {"a": 1}, -1, 1.5, True, None])
-def test_malformed_count_is_an_error_of_the_machine(hostile: object) -> None:
-    with pytest.raises(JobError, match="makes no sense"):
+def test_malformed_count_is_reported(hostile: object) -> None:
+    with pytest.raises(JobError, match="is not a count"):
         count_of({"logGap": hostile}, "logGap")
 
 

@@ -25,5 +25,5 @@ def test_greeting_without_end_does_not_defeat_the_limit(monkeypatch: pytest.Monk
     machine = Machine("x" * 1000, pause=2.0)
     monkeypatch.setattr(remote_client, "monotonic", lambda: machine.clock)
     with pytest.raises(TimedOut, match="60 s"):
-        Client(machine)._take().begin(b"source")
+        Client(machine)._take().start(b"source")
     assert machine.clock < 70

@@ -9,7 +9,7 @@ import yaml
 
 from gpuinfra.models.target import Target
 from gpuinfra.parse.spec import load_bytes
-from gpuinfra.provision.find import target_from_spec
+from gpuinfra.provision.target import target_from_spec
 from gpuinfra.workbench.targets import find_target, write_target
 from tests.cases import compare
 from tests.unit.provision_help import made

@@ -11,10 +11,10 @@ from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.lease_state import lease_state
-from gpuinfra.provision.lifecycle.renew import Renewed
+from gpuinfra.provision.fleet import lease_state
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.renew import Renewed
 from gpuinfra.views.lease import render, show
 from tests.unit.provision_help import NOW, SMALL, made, ref
 

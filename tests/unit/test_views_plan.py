@@ -130,7 +130,7 @@ def test_marks_are_replaced_for_ascii_terminals() -> None:
 
 
 def test_plan_is_on_stdout_and_notes_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    show([plan(passed=PASSED, notes=("the image's terms are accepted",))], json=False)
+    show([plan(rejected=PASSED, notes=("the image's terms are accepted",))], json=False)
     out, err = capsys.readouterr()
     assert out == text(plan()) + "\n"
     assert err == (
@@ -152,9 +152,9 @@ def test_several_plans_have_headings(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_plans_as_json_are_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    show([EVERYTHING, plan(passed=PASSED)], json=True)
+    show([EVERYTHING, plan(rejected=PASSED)], json=True)
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"schemaVersion": 1, "plans": [EVERYTHING.as_json(), plan(passed=PASSED).as_json()]}
+    assert json.loads(out) == {"schemaVersion": 1, "plans": [EVERYTHING.as_json(), plan(rejected=PASSED).as_json()]}
     assert err == ""
     show([plan()], json=True, applied=True)
     assert json.loads(capsys.readouterr().out)["applied"] is True

@@ -1,46 +1,35 @@
 """User-assigned managed identities: Microsoft.ManagedIdentity/userAssignedIdentities."""
 
-from __future__ import annotations
-
 import uuid
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_name,
-    check_tags,
-    page,
-    require_group,
-    require_location,
-    require_object,
-    require_resource,
-    require_subscription,
-    resource_id,
-)
+from gpuinfra.sandbox.services import common
 
-routes = Routes()
+service = Service()
 
-NAMESPACE = "Microsoft.ManagedIdentity"
-KIND = f"{NAMESPACE}/userAssignedIdentities"
-_ALL = f"{GROUP}/providers/{KIND}"
-_ONE = f"{_ALL}/{{name}}"
+KIND = "Microsoft.ManagedIdentity/userAssignedIdentities"
+_ONE = f"{GROUP}/providers/{KIND}/{{name}}"
+common.add_reads(service, KIND)
 
 
-@routes.add("PUT", _ONE)
+@service.route("PUT", _ONE)
 def put_identity(call: Call) -> Answer:
     """Create an identity, or change its tags. It completes at once; `Location` is the identity's own path."""
-    require_group(call, for_write=True)
-    check_name(call["name"], r"[A-Za-z0-9][\w-]{2,127}", "It has 3 to 128 letters, digits, hyphens and underscores.")
-    body = require_object(call)
-    location = require_location(call, body, KIND)
-    existing = call.cloud.store.get(_id(call))
-    identity = existing or Resource(_id(call), location, {})
+    common.require_group(call, for_write=True)
+    common.check_name(
+        call["name"], r"[A-Za-z0-9][\w-]{2,127}", "It has 3 to 128 letters, digits, hyphens and underscores."
+    )
+    body = common.require_object(call)
+    location = common.require_location(call, body, KIND)
+    existing = common.find_resource(call, KIND)
+    identity = existing or Resource(common.resource_id(call, KIND), location, {})
     # Microsoft.ManagedIdentity writes `resourcegroups` without a capital.
     shown_id = identity.id.replace("/resourceGroups/", "/resourcegroups/", 1)
     identity.body = {
         "location": identity.location,
-        "tags": check_tags(body),
+        "tags": common.check_tags(body),
         "id": shown_id,
         "name": identity.name,
         "type": KIND,
@@ -58,37 +47,14 @@ def put_identity(call: Call) -> Answer:
     return Answer(201, identity.body, {"Location": shown_id})
 
 
-@routes.add("GET", _ONE)
-def _get_identity(call: Call) -> Answer:
-    return Answer(200, require_resource(call, _id(call), KIND, call["name"]).body)
-
-
-@routes.add("PATCH", _ONE)
+@service.route("PATCH", _ONE)
 def _patch_identity(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    identity, body = require_resource(call, _id(call), KIND, call["name"]), require_object(call)
-    if body.get("tags") is not None:
-        identity.body["tags"] = check_tags(body)
+    identity, _ = common.read_patch(call, KIND)
     call.cloud.store.put(identity, call.cloud.now)
     return Answer(200, identity.body)
 
 
-@routes.add("DELETE", _ONE)
+@service.route("DELETE", _ONE)
 def _delete_identity(call: Call) -> Answer:
-    require_group(call)
-    return Answer(200 if call.cloud.store.delete(_id(call)) else 204)
-
-
-@routes.add("GET", _ALL)
-def _list_in_group(call: Call) -> Answer:
-    return page(call, kind=KIND, group=require_group(call).name, show=lambda identity: identity.body)
-
-
-@routes.add("GET", f"{SUBSCRIPTION}/providers/{KIND}")
-def _list_all(call: Call) -> Answer:
-    require_subscription(call)
-    return page(call, kind=KIND, show=lambda identity: identity.body)
-
-
-def _id(call: Call) -> str:
-    return resource_id(call, NAMESPACE, ("userAssignedIdentities", call["name"]))
+    common.require_group(call)
+    return Answer(200 if call.cloud.store.delete(common.resource_id(call, KIND)) else 204)

@@ -1,56 +1,38 @@
 """Role assignments. They apply to tokens of managed identities."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
-from gpuinfra.sandbox.kernel.access_control import (
-    NAMESPACE,
-    assignments,
-    find_definition,
-    is_principal,
-    is_within,
-    scope_created,
-    stored_id,
-)
+from gpuinfra.sandbox.kernel import access_control as roles
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
-from gpuinfra.sandbox.kernel.resource_id import ResourceId
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.clock import stamp_z
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, not_modelled
+from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.authorization.role_definitions import add_routes, require_guid
-from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
-from gpuinfra.sandbox.services.odata_filter import invalid_filter
+from gpuinfra.sandbox.services.authorization.role_definitions import require_guid
+from gpuinfra.sandbox.services.common import check_scope, invalid_filter, require_object, section
 
-routes = Routes()
+service = Service()
 
-_ALL = f"/providers/{NAMESPACE}/roleAssignments"
+_ALL = f"/providers/{roles.NAMESPACE}/roleAssignments"
 _ONE = f"{_ALL}/{{name}}"
-_RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}"
-
-add_routes(routes)
 
 
-@routes.add("PUT", f"{SUBSCRIPTION}{_ONE}")
-@routes.add("PUT", f"{GROUP}{_ONE}")
-@routes.add("PUT", f"{_RESOURCE}{_ONE}")
 def put_assignment(call: Call) -> Answer:
     """Create an assignment. It cannot be changed later."""
     scope, name = _scope(call), require_guid(call["name"], "role assignment")
     given = _checked(call, scope)
-    cloud, stored = call.cloud, stored_id(call.cloud, "roleAssignments", name)
-    existing = next((each for each in assignments(cloud) if each.name.lower() == name), None)
+    cloud, stored = call.cloud, roles.stored_id(call.cloud, "roleAssignments", name)
+    existing = next((each for each in roles.assignments(cloud) if each.name.lower() == name), None)
     if existing:
         if _identity(existing.properties) != _identity(given):
             message = "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
             raise ArmError(409, "RoleAssignmentUpdateNotPermitted", message)
         return Answer(200, existing.body)
-    if any(_identity(each.properties) == _identity(given) for each in assignments(cloud)):
+    if any(_identity(each.properties) == _identity(given) for each in roles.assignments(cloud)):
         raise ArmError(409, "RoleAssignmentExists", "The role assignment already exists.")
-    now = stamp(cloud.now).replace("+00:00", "Z")
-    made = Resource(stored, "", {}, {"scopeCreated": scope_created(cloud, scope)})
+    now = stamp_z(cloud.now)
+    made = Resource(stored, "", {}, {"scopeCreated": roles.scope_created(cloud, scope)})
     made.body = {
         "properties": {
             **given,
@@ -63,16 +45,13 @@ def put_assignment(call: Call) -> Answer:
             "delegatedManagedIdentityResourceId": None,
         },
         "id": f"{scope}{_ALL}/{name}",
-        "type": f"{NAMESPACE}/roleAssignments",
+        "type": f"{roles.NAMESPACE}/roleAssignments",
         "name": name,
     }
     cloud.store.put(made, cloud.now)
     return Answer(201, made.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}{_ONE}")
-@routes.add("GET", f"{GROUP}{_ONE}")
-@routes.add("GET", f"{_RESOURCE}{_ONE}")
 def _get_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
@@ -80,9 +59,6 @@ def _get_assignment(call: Call) -> Answer:
     return Answer(200, found.body)
 
 
-@routes.add("DELETE", f"{SUBSCRIPTION}{_ONE}")
-@routes.add("DELETE", f"{GROUP}{_ONE}")
-@routes.add("DELETE", f"{_RESOURCE}{_ONE}")
 def _delete_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
@@ -91,19 +67,17 @@ def _delete_assignment(call: Call) -> Answer:
     return Answer(200, found.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
-@routes.add("GET", f"{GROUP}{_ALL}")
-@routes.add("GET", f"{_RESOURCE}{_ALL}")
 def list_assignments(call: Call) -> Answer:
     """List the assignments at a scope, above it and, without `atScope()`, below it."""
     scope = _scope(call)
     principal, at_scope = _filter(call.query.get("$filter", ""))
     shown = [
         each.body
-        for each in assignments(call.cloud)
+        for each in roles.assignments(call.cloud)
         if principal in {None, each.properties["principalId"].lower()}
         and (
-            is_within(scope, each.properties["scope"]) or (not at_scope and is_within(each.properties["scope"], scope))
+            roles.is_within(scope, each.properties["scope"])
+            or (not at_scope and roles.is_within(each.properties["scope"], scope))
         )
     ]
     return Answer(200, {"value": shown})
@@ -124,24 +98,13 @@ def _filter(text: str) -> tuple[str | None, bool]:
 
 def _scope(call: Call) -> str:
     """Return the scope that a path begins with, which has to exist."""
-    if "group" not in call.parameters:
-        require_subscription(call)
-        return f"/subscriptions/{call.cloud.subscription}"
-    group = require_group(call)
-    if "namespace" not in call.parameters:
-        return group.id
-    wanted = ResourceId(call.cloud.subscription, group.name, call["namespace"], ((call["type"], call["resource"]),))
-    resource = call.cloud.store.get(str(wanted))
-    if resource is None:
-        raise resource_not_found(wanted.type, wanted.name, call["group"])
-    return resource.id
+    scope = check_scope(call)
+    return scope.id if scope else f"/subscriptions/{call.cloud.subscription}"
 
 
 def _find(call: Call) -> Resource | None:
-    if "group" in call.parameters and call.cloud.store.get(group_id(call)) is None:
-        require_group(call)
     scope = _scope(call)
-    for each in assignments(call.cloud):
+    for each in roles.assignments(call.cloud):
         if each.name.lower() == call["name"].lower() and each.properties["scope"].lower() == scope.lower():
             return each
     return None
@@ -162,14 +125,14 @@ def _checked(call: Call, scope: str) -> dict[str, Any]:
     if description is not None and not isinstance(description, str):
         raise invalid_content("The request content was invalid: 'description' must be a text.")
     if properties.get("condition") is not None:
-        raise ArmError(501, "NotInSandbox", "The embedded Azure does not model conditions of role assignments.")
+        raise not_modelled("conditions of role assignments")
     require_guid(principal, "principal")
-    definition = find_definition(call.cloud, definition_id)
+    definition = roles.find_definition(call.cloud, definition_id)
     if definition is None:
         name = definition_id.rpartition("/")[2]
         message = f"The specified role definition with ID '{name}' does not exist."
         raise ArmError(404, "RoleDefinitionDoesNotExist", message)
-    if not is_principal(call.cloud, principal):
+    if not roles.is_principal(call.cloud, principal):
         raise ArmError(
             400,
             "PrincipalNotFound",
@@ -185,3 +148,10 @@ def _checked(call: Call, scope: str) -> dict[str, Any]:
         "scope": scope,
         "description": description,
     }
+
+
+for _path in (SUBSCRIPTION, GROUP, RESOURCE):
+    service.route("PUT", f"{_path}{_ONE}")(put_assignment)
+    service.route("GET", f"{_path}{_ONE}")(_get_assignment)
+    service.route("DELETE", f"{_path}{_ONE}")(_delete_assignment)
+    service.route("GET", f"{_path}{_ALL}")(list_assignments)

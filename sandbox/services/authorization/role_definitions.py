@@ -1,50 +1,27 @@
 """Role definitions, built-in and custom, and the caller's permissions."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
-from gpuinfra.sandbox.kernel.access_control import (
-    BUILT_IN,
-    NAMESPACE,
-    PERMISSIONS,
-    assignments,
-    built_in_body,
-    find_definition,
-    kept,
-    permissions_of,
-    stored_id,
-)
+from gpuinfra.sandbox.kernel import access_control as roles
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
-from gpuinfra.sandbox.services.odata_filter import parse_filter
+from gpuinfra.sandbox.services.common import check_scope, parse_filter, require_object, section
 
-_ALL = f"/providers/{NAMESPACE}/roleDefinitions"
+service = Service()
+
+_ALL = f"/providers/{roles.NAMESPACE}/roleDefinitions"
 _LISTS = ("actions", "notActions", "dataActions", "notDataActions")
 
 
-def add_routes(routes: Routes) -> None:
-    """Register the routes of role definitions and permissions, for the subscription and for resource groups."""
-    for scope in (SUBSCRIPTION, GROUP):
-        routes.add("GET", f"{scope}{_ALL}")(_list_definitions)
-        routes.add("GET", f"{scope}{_ALL}/{{name}}")(_get_definition)
-        routes.add("PUT", f"{scope}{_ALL}/{{name}}")(_put_definition)
-        routes.add("DELETE", f"{scope}{_ALL}/{{name}}")(_delete_definition)
-        routes.add("GET", f"{scope}/providers/{NAMESPACE}/{PERMISSIONS}")(_list_permissions)
-    # `az role assignment create` looks for a role by name at the scope of the assignment.
-    routes.add("GET", f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}{_ALL}")(_list_definitions)
-
-
 def _list_definitions(call: Call) -> Answer:
-    _check_scope(call)
-    wanted = parse_filter(call.query.get("$filter", "").replace("atScope()", ""), frozenset({"rolename", "type"}))
-    found = [built_in_body(name, call.cloud.subscription) for name in BUILT_IN]
-    found += [each.body for each in kept(call.cloud, "roleDefinitions")]
+    check_scope(call)
+    wanted = parse_filter(call.query.get("$filter", "").replace("atScope()", ""), {"rolename", "type"})
+    found = [roles.built_in_body(name, call.cloud.subscription) for name in roles.BUILT_IN]
+    found += [each.body for each in roles.kept(call.cloud, "roleDefinitions")]
     shown = [
         body
         for body in found
@@ -56,23 +33,24 @@ def _list_definitions(call: Call) -> Answer:
 
 
 def _get_definition(call: Call) -> Answer:
-    _check_scope(call)
-    found = find_definition(call.cloud, call["name"])
+    check_scope(call)
+    found = roles.find_definition(call.cloud, call["name"])
     if found is None:
-        raise _not_found(call["name"])
+        message = f"The specified role definition with ID '{call['name']}' does not exist."
+        raise ArmError(404, "RoleDefinitionDoesNotExist", message)
     return Answer(200, found)
 
 
 def _put_definition(call: Call) -> Answer:
-    _check_scope(call)
+    check_scope(call)
     name = require_guid(call["name"], "role definition")
-    if name in BUILT_IN:
+    if name in roles.BUILT_IN:
         raise ArmError(403, "RoleDefinitionUpdateNotPermitted", "Built-in role definitions cannot be changed.")
     properties = section(require_object(call), "properties")
     given = _checked(call, name, properties)
-    cloud, stored = call.cloud, stored_id(call.cloud, "roleDefinitions", name)
+    cloud, stored = call.cloud, roles.stored_id(call.cloud, "roleDefinitions", name)
     existing = cloud.store.get(stored)
-    now = stamp(cloud.now).replace("+00:00", "Z")
+    now = stamp_z(cloud.now)
     definition = existing or Resource(stored, "", {})
     old = existing.properties if existing else {"createdOn": now, "createdBy": call.principal.id}
     definition.body = {
@@ -84,7 +62,7 @@ def _put_definition(call: Call) -> Answer:
             "updatedBy": call.principal.id,
         },
         "id": f"/subscriptions/{cloud.subscription}{_ALL}/{name}",
-        "type": f"{NAMESPACE}/roleDefinitions",
+        "type": f"{roles.NAMESPACE}/roleDefinitions",
         "name": name,
     }
     cloud.store.put(definition, cloud.now)
@@ -92,14 +70,14 @@ def _put_definition(call: Call) -> Answer:
 
 
 def _delete_definition(call: Call) -> Answer:
-    _check_scope(call)
-    if call["name"].lower() in BUILT_IN:
+    check_scope(call)
+    if call["name"].lower() in roles.BUILT_IN:
         raise ArmError(403, "RoleDefinitionDeleteNotPermitted", "Built-in role definitions cannot be deleted.")
-    definition = call.cloud.store.get(stored_id(call.cloud, "roleDefinitions", call["name"]))
+    definition = call.cloud.store.get(roles.stored_id(call.cloud, "roleDefinitions", call["name"]))
     if definition is None:
         return Answer(204)
     own = definition.body["id"].lower()
-    if any(each.properties["roleDefinitionId"].lower() == own for each in assignments(call.cloud)):
+    if any(each.properties["roleDefinitionId"].lower() == own for each in roles.assignments(call.cloud)):
         message = "There are existing role assignments referencing role (code: RoleDefinitionHasAssignments)"
         raise ArmError(400, "RoleDefinitionHasAssignments", message)
     call.cloud.store.delete(definition.id)
@@ -108,9 +86,9 @@ def _delete_definition(call: Call) -> Answer:
 
 def _list_permissions(call: Call) -> Answer:
     """List the caller's permissions in the subscription or resource group; every caller may ask."""
-    _check_scope(call)
-    scope = group_id(call) if "group" in call.parameters else f"/subscriptions/{call.cloud.subscription}"
-    return Answer(200, {"value": permissions_of(call.cloud, call.principal, scope)})
+    group = check_scope(call)
+    scope = group.id if group else f"/subscriptions/{call.cloud.subscription}"
+    return Answer(200, {"value": roles.permissions_of(call.cloud, call.principal, scope)})
 
 
 def require_guid(text: str, what: str) -> str:
@@ -122,25 +100,12 @@ def require_guid(text: str, what: str) -> str:
         raise ArmError(400, f"Invalid{what.title().replace(' ', '')}Id", message) from None
 
 
-def _check_scope(call: Call) -> None:
-    if "group" in call.parameters:
-        require_group(call)
-    else:
-        require_subscription(call)
-
-
-def _not_found(name: str) -> ArmError:
-    return ArmError(
-        404, "RoleDefinitionDoesNotExist", f"The specified role definition with ID '{name}' does not exist."
-    )
-
-
 def _checked(call: Call, name: str, properties: dict[str, Any]) -> dict[str, Any]:
     role_name = properties.get("roleName")
     if not isinstance(role_name, str) or not role_name.strip():
         raise invalid_content("The request content was invalid: 'properties.roleName' must be a text.")
-    taken = {role["roleName"].lower(): built_in for built_in, role in BUILT_IN.items()}
-    taken |= {each.properties["roleName"].lower(): each.name for each in kept(call.cloud, "roleDefinitions")}
+    taken = {role["roleName"].lower(): built_in for built_in, role in roles.BUILT_IN.items()}
+    taken |= {each.properties["roleName"].lower(): each.name for each in roles.kept(call.cloud, "roleDefinitions")}
     if taken.get(role_name.lower(), name).lower() != name:
         message = f"A custom role with the name '{role_name}' already exists in this directory. Use a different name"
         raise ArmError(409, "RoleDefinitionWithSameNameExists", message)
@@ -168,3 +133,13 @@ def _permission(given: Any) -> dict[str, list[str]]:
     if not all(isinstance(action, str) for actions in permission.values() for action in actions):
         raise invalid_content("The request content was invalid: actions must be texts.")
     return permission
+
+
+for _scope in (SUBSCRIPTION, GROUP):
+    service.route("GET", f"{_scope}{_ALL}/{{name}}")(_get_definition)
+    service.route("PUT", f"{_scope}{_ALL}/{{name}}")(_put_definition)
+    service.route("DELETE", f"{_scope}{_ALL}/{{name}}")(_delete_definition)
+    service.route("GET", f"{_scope}/providers/{roles.NAMESPACE}/{roles.PERMISSIONS}")(_list_permissions)
+# `az role assignment create` looks for a role by name at the scope of the assignment.
+for _scope in (SUBSCRIPTION, GROUP, RESOURCE):
+    service.route("GET", f"{_scope}{_ALL}")(_list_definitions)

@@ -1,7 +1,5 @@
 """The body of a managed disk: its size, tier and performance."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass
 from typing import Any

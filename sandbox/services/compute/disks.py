@@ -1,97 +1,71 @@
 """Managed disks, by themselves and as disks of a VM."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_conditions,
-    check_same_location,
-    check_tags,
-    page,
-    require_group,
-    require_location,
-    require_object,
-    require_resource,
-    require_subscription,
-    resource_id,
-    section,
-)
+from gpuinfra.sandbox.services import common
+from gpuinfra.sandbox.services.compute import fields
 from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
-from gpuinfra.sandbox.services.compute.fields import (
-    check_entity_name,
-    not_allowed,
-    not_modelled,
-    required,
-)
 from gpuinfra.sandbox.services.compute.vm_security_profile import TRUSTED, has_trusted_launch
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
-_DISK = f"{GROUP}/providers/Microsoft.Compute/disks/{{name}}"
+_DISK = f"{GROUP}/providers/{DISKS}/{{name}}"
+common.add_reads(service, DISKS)
 
 
-@routes.add("PUT", _DISK)
+@service.route("PUT", _DISK)
 def _put_disk(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
-    check_entity_name(call["name"], "diskName")
-    disk_id = resource_id(call, "Microsoft.Compute", ("disks", call["name"]))
-    existing = call.cloud.store.get(disk_id)
-    check_conditions(call, existing)
-    location = require_location(call, body, DISKS)
+    fields.check_entity_name(call["name"], "diskName")
+    body, existing, location = common.check_put(call, DISKS)
     if existing is None:
-        disk = new_disk(call.cloud.catalogue, _plan(call, disk_id, location, body), call.cloud.now)
-    else:
-        check_same_location(existing, location)
-        disk = _changed(call, existing, body)
-    return _begin_put(call, disk)
+        plan = _plan(call, common.resource_id(call, DISKS), location, body)
+        return _begin_put(call, new_disk(call.cloud.catalogue, plan, call.cloud.now))
+    return _begin_put(call, _changed(call, existing, body))
 
 
-@routes.add("PATCH", _DISK)
+@service.route("PATCH", _DISK)
 def _patch_disk(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
-    existing = _disk(call)
-    check_conditions(call, existing)
+    common.require_group(call, for_write=True)
+    body = common.require_object(call)
+    existing = common.require_resource(call, DISKS)
+    common.check_conditions(call, existing)
     return _begin_put(call, _changed(call, existing, body))
 
 
 def _plan(call: Call, disk_id: str, location: str, body: dict[str, Any]) -> DiskPlan:
-    catalogue, properties = call.cloud.catalogue, section(body, "properties")
-    creation = section(properties, "creationData")
+    catalogue, properties = call.cloud.catalogue, common.section(body, "properties")
+    creation = common.section(properties, "creationData")
     option = creation.get("createOption")
     if option is None:
-        raise required("disk.creationData.createOption")
+        raise fields.required("disk.creationData.createOption")
     if not isinstance(option, str) or option.lower() != "empty":
         raise not_modelled(f"a disk that is made by '{option}'")
-    zones = section(body, "zones", list)
+    zones = common.section(body, "zones", list)
     if any(zone not in catalogue.zones(location) for zone in zones):
         raise invalid_parameter("zones", f"The zones of the disk '{call['name']}' are not in the region '{location}'.")
     return DiskPlan(
         disk_id,
         location,
-        check_sku(catalogue, section(body, "sku").get("name"), "sku", "Standard_LRS"),
+        check_sku(catalogue, common.section(body, "sku").get("name"), "sku", "Standard_LRS"),
         check_disk_size(properties.get("diskSizeGB"), "disk.diskSizeGB"),
         {"createOption": "Empty"},
-        check_tags(body),
+        common.check_tags(body),
         tuple(zones),
     )
 
 
 def _changed(call: Call, disk: Resource, body: dict[str, Any]) -> Resource:
     if "tags" in body:
-        disk.body["tags"] = check_tags(body)
-    properties = section(body, "properties")
+        disk.body["tags"] = common.check_tags(body)
+    properties = common.section(body, "properties")
     catalogue, present, size = call.cloud.catalogue, disk.properties["diskSizeGB"], properties.get("diskSizeGB")
-    sku = check_sku(catalogue, section(body, "sku").get("name"), "sku", disk.body["sku"]["name"])
+    sku = check_sku(catalogue, common.section(body, "sku").get("name"), "sku", disk.body["sku"]["name"])
     size_gib = present if size is None else check_disk_size(size, "disk.diskSizeGB")
     if (sku, size_gib) != (disk.body["sku"]["name"], present):
         _check_not_in_use(disk, sku, size_gib)
@@ -108,10 +82,10 @@ def _check_not_in_use(disk: Resource, sku: str, size_gib: int) -> None:
     rest = "requires the virtual machine to be deallocated. Please stop your VM and retry the operation."
     if size_gib != disk.properties["diskSizeGB"] and "osType" in disk.properties:
         message = f"Cannot resize disk {disk.name} {running} Resizing a disk of an Azure Virtual Machine {rest}"
-        raise not_allowed(message, "diskSizeGB")
+        raise fields.not_allowed(message, "diskSizeGB")
     if sku != disk.body["sku"]["name"]:
         message = f"Cannot change the account type of disk {disk.name} {running} Changing the type of a disk {rest}"
-        raise not_allowed(message, "sku")
+        raise fields.not_allowed(message, "sku")
 
 
 def _update_vm_of(cloud: Cloud, disk: Resource) -> None:
@@ -131,81 +105,39 @@ def _begin_put(call: Call, disk: Resource) -> Answer:
     disk.properties["provisioningState"] = "Updating"
     cloud = call.cloud
     cloud.store.put(disk, cloud.now)
-    operation = cloud.operations.begin(
-        call,
-        provider="Microsoft.Compute",
-        location=disk.location,
-        resource_id=disk.id,
-        action="disks/write",
-        latency="disk-put",
-        effect="disk-put",
-        payload={"disk": disk.id},
-        retry_after=(2, 2),
-    )
+    operation = cloud.operations.begin(call, disk, "write", latency="disk-put", retry_after=(2, 2))
     return cloud.operations.accepted(call, operation, disk.body)
 
 
-@effects.add("disk-put")
+@service.effect("disk-put")
 def _finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
-    disk = cloud.store.get(payload["disk"])
+    disk = cloud.store.get(payload["id"])
     if disk is not None:
         disk.properties["provisioningState"] = "Failed" if "failure" in payload else "Succeeded"
         cloud.store.put(disk, cloud.now)
 
 
-@routes.add("GET", _DISK)
-def _get_disk(call: Call) -> Answer:
-    return Answer(200, _disk(call).body)
-
-
-@routes.add("GET", f"{GROUP}/providers/Microsoft.Compute/disks")
-def _list_disks(call: Call) -> Answer:
-    require_group(call)
-    return page(call, kind=DISKS, group=call["group"], show=lambda disk: disk.body)
-
-
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/disks")
-def _list_all_disks(call: Call) -> Answer:
-    require_subscription(call)
-    return page(call, kind=DISKS, show=lambda disk: disk.body)
-
-
-@routes.add("DELETE", _DISK)
+@service.route("DELETE", _DISK)
 def _delete_disk(call: Call) -> Answer:
-    require_group(call)
-    disk = call.cloud.store.get(resource_id(call, "Microsoft.Compute", ("disks", call["name"])))
+    disk = common.find_to_delete(call, DISKS)
     if disk is None:
         return Answer(204)
-    check_conditions(call, disk)
     owner = disk.body.get("managedBy")
     if owner:
         raise ArmError(409, "OperationNotAllowed", f"Disk {disk.name} is attached to VM {owner}.")
-    operation = call.cloud.operations.begin(
-        call,
-        provider="Microsoft.Compute",
-        location=disk.location,
-        resource_id=disk.id,
-        action="disks/delete",
-        latency="disk-delete",
-        effect="disk-delete",
-        payload={"disk": disk.id},
-    )
+    operation = call.cloud.operations.begin(call, disk, "delete", latency="disk-delete")
     return call.cloud.operations.accepted(call, operation)
 
 
-@effects.add("disk-delete")
+@service.effect("disk-delete")
 def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Delete the disk, unless a VM has attached it in the meantime."""
-    disk = cloud.store.get(payload["disk"])
+    disk = cloud.store.get(payload["id"])
     if disk is None or "failure" in payload:
         return
     if owner := disk.body.get("managedBy"):
         raise ArmError(409, "OperationNotAllowed", f"Disk {disk.name} is attached to VM {owner}.")
     remove_disk(cloud, disk.id)
-
-
-def _disk(call: Call) -> Resource:
-    return require_resource(call, resource_id(call, "Microsoft.Compute", ("disks", call["name"])), DISKS, call["name"])
 
 
 # For VMs
@@ -269,18 +201,22 @@ def update_disks(cloud: Cloud, vm: Resource) -> None:
 
 def name_disks(vm: Resource) -> None:
     """Show names and ids of disks, which Azure does only once they exist."""
-    profile, disks = vm.properties["storageProfile"], vm.hidden["disks"]
-    shown = {"os": profile["osDisk"], **{str(disk["lun"]): disk for disk in profile["dataDisks"]}}
-    for place, disk in shown.items():
+    disks = vm.hidden["disks"]
+    for place, disk in _shown_disks(vm).items():
         disk["name"] = parse_id(disks[place]).name
         disk["managedDisk"]["id"] = disks[place]
 
 
+def _shown_disks(vm: Resource) -> dict[str, dict[str, Any]]:
+    """Return the disks in a VM's body, by `os` or the LUN of a data disk."""
+    profile = vm.properties.get("storageProfile", {})
+    return {"os": profile.get("osDisk", {}), **{str(disk["lun"]): disk for disk in profile.get("dataDisks", [])}}
+
+
 def release_disks(cloud: Cloud, vm: Resource) -> None:
     """Delete or detach the disks of a VM that is deleted, as each `deleteOption` says."""
-    profile, disks = vm.properties.get("storageProfile", {}), vm.hidden.get("disks", {})
-    shown = {"os": profile.get("osDisk", {}), **{str(disk["lun"]): disk for disk in profile.get("dataDisks", [])}}
-    for place, disk_id in disks.items():
+    shown = _shown_disks(vm)
+    for place, disk_id in vm.hidden.get("disks", {}).items():
         if shown.get(place, {}).get("deleteOption") == "Delete":
             remove_disk(cloud, disk_id)
         else:

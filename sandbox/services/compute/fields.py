@@ -1,7 +1,5 @@
 """Fields in the bodies of Microsoft.Compute, and the errors for values it refuses."""
 
-from __future__ import annotations
-
 import re
 
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
@@ -27,12 +25,6 @@ def not_allowed(message: str, target: str | None = None) -> ArmError:
 def change_not_allowed(name: str) -> ArmError:
     """Return the error for a change of a field that is fixed at creation."""
     return ArmError(409, "PropertyChangeNotAllowed", f"Changing property '{name}' is not allowed.", target=name)
-
-
-def not_modelled(what: str) -> ArmError:
-    """Return the error for something that Azure has and the embedded Azure does not."""
-    message = f"The embedded Azure does not model {what}. Nothing was done. Azure itself may know it."
-    return ArmError(501, "NotInSandbox", message)
 
 
 def check_entity_name(name: str, entity: str) -> None:

@@ -1,22 +1,20 @@
 """VM images: `locations/{location}/publishers/…`, from publishers to versions."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_region
 
-routes = Routes()
+service = Service()
 
 _PUBLISHERS = f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/publishers"
 _OFFERS = f"{_PUBLISHERS}/{{publisher}}/artifacttypes/vmimage/offers"
 _SKUS = f"{_OFFERS}/{{offer}}/skus"
 _VERSIONS = f"{_SKUS}/{{sku}}/versions"
-ARTIFACT = "ArtifactTypes/VMImage"
+_ARTIFACT = "ArtifactTypes/VMImage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +28,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One version of an image."""
-
-    publisher: str
-    offer: str
-    sku: str
-    version: str
-    generation: str
-    size_gib: int
-    plan: Plan | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """All versions of an image, oldest first."""
+    """An image with all its versions, oldest first; `version` is one of them, or empty."""
 
     publisher: str
     offer: str
@@ -52,93 +37,74 @@ class Line:
     generation: str
     size_gib: int
     sold: bool = False
+    version: str = ""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The purchase plan, if the image is sold."""
+        return Plan(self.publisher, self.offer, self.sku) if self.sold else None
 
 
 DSVM = "microsoft-dsvm"
 JAMMY = "0001-com-ubuntu-server-jammy"
 # The images are Azure's. Of the versions, only those in the recordings and 25.06.18 are known to be real.
-LINES = (
-    Line(DSVM, "ubuntu-2204", "2204", ("25.03.25", "25.06.18"), "V1", 150),
-    Line(DSVM, "ubuntu-2204", "2204-gen2", ("25.03.25", "25.06.18"), "V2", 150),
-    Line(DSVM, "ubuntu-2004", "2004", ("24.04.18", "24.08.14"), "V1", 150),
-    Line(DSVM, "ubuntu-2004", "2004-gen2", ("24.04.18", "24.08.14"), "V2", 150),
-    Line(DSVM, "ubuntu-hpc", "2204", ("22.04.2025041101", "22.04.2025062301"), "V2", 150),
-    Line("Canonical", JAMMY, "22_04-lts", ("22.04.202504040", "22.04.202506200"), "V1", 30),
-    Line("Canonical", JAMMY, "22_04-lts-gen2", ("22.04.202504040", "22.04.202506200"), "V2", 30),
-    Line("Canonical", "ubuntu-24_04-lts", "server", ("24.04.202504080", "24.04.202506190"), "V2", 30),
-    Line("Canonical", "UbuntuServer", "18.04-LTS", ("18.04.202002180", "18.04.202401161"), "V1", 30),
-    Line("fortinet", "fortinet_fortigate-vm_v5", "fortinet_fg-vm_payg", ("5.6.5",), "V1", 2, sold=True),
+IMAGES = (
+    Image(DSVM, "ubuntu-2204", "2204", ("25.03.25", "25.06.18"), "V1", 150),
+    Image(DSVM, "ubuntu-2204", "2204-gen2", ("25.03.25", "25.06.18"), "V2", 150),
+    Image(DSVM, "ubuntu-2004", "2004", ("24.04.18", "24.08.14"), "V1", 150),
+    Image(DSVM, "ubuntu-2004", "2004-gen2", ("24.04.18", "24.08.14"), "V2", 150),
+    Image(DSVM, "ubuntu-hpc", "2204", ("22.04.2025041101", "22.04.2025062301"), "V2", 150),
+    Image("Canonical", JAMMY, "22_04-lts", ("22.04.202504040", "22.04.202506200"), "V1", 30),
+    Image("Canonical", JAMMY, "22_04-lts-gen2", ("22.04.202504040", "22.04.202506200"), "V2", 30),
+    Image("Canonical", "ubuntu-24_04-lts", "server", ("24.04.202504080", "24.04.202506190"), "V2", 30),
+    Image("Canonical", "UbuntuServer", "18.04-LTS", ("18.04.202002180", "18.04.202401161"), "V1", 30),
+    Image("fortinet", "fortinet_fortigate-vm_v5", "fortinet_fg-vm_payg", ("5.6.5",), "V1", 2, sold=True),
 )
 
 
-def publishers() -> list[str]:
-    """List the publishers of images."""
-    return list(dict.fromkeys(line.publisher for line in LINES))
-
-
-def offers(publisher: str) -> list[str]:
-    """List the offers of a publisher."""
-    return list(dict.fromkeys(line.offer for line in LINES if _same(line.publisher, publisher)))
-
-
-def skus(publisher: str, offer: str) -> list[str]:
-    """List the SKUs of an offer."""
-    return [line.sku for line in LINES if _same(line.publisher, publisher) and _same(line.offer, offer)]
-
-
-def versions(publisher: str, offer: str, sku: str) -> list[str]:
-    """List the versions of an image, latest last."""
-    line = _line(publisher, offer, sku)
-    return list(line.versions) if line else []
+def find_images(publisher: str = "", offer: str = "", sku: str = "") -> list[Image]:
+    """Return the images of a publisher, an offer or a SKU, in any case; of all without a name."""
+    wanted = {"publisher": publisher, "offer": offer, "sku": sku}
+    return [one for one in IMAGES if all(not name or _same(name, getattr(one, part)) for part, name in wanted.items())]
 
 
 def image(publisher: str, offer: str, sku: str, version: str = "latest") -> Image | None:
     """Return one version of an image in the marketplace's own spelling, or None."""
-    line = _line(publisher, offer, sku)
-    if line is None:
+    found = next(iter(find_images(publisher, offer, sku)), None)
+    if found is None:
         return None
-    exact = line.versions[-1] if _same(version, "latest") else version
-    if exact not in line.versions:
-        return None
-    plan = Plan(line.publisher, line.offer, line.sku) if line.sold else None
-    return Image(line.publisher, line.offer, line.sku, exact, line.generation, line.size_gib, plan)
+    exact = found.versions[-1] if _same(version, "latest") else version
+    return replace(found, version=exact) if exact in found.versions else None
 
 
 def publisher_items(subscription_id: str, location: str) -> list[dict[str, Any]]:
     """List publishers as ARM shows them: a bare array, like all lists of images."""
-    return [_item(subscription_id, location, name, f"Publishers/{name}") for name in publishers()]
+    names = dict.fromkeys(one.publisher for one in IMAGES)
+    return [_item(subscription_id, location, name, f"Publishers/{name}") for name in names]
 
 
 def offer_items(subscription_id: str, location: str, publisher: str) -> list[dict[str, Any]]:
     """List a publisher's offers as ARM shows them."""
-    return [
-        _item(subscription_id, location, name, f"Publishers/{publisher}/{ARTIFACT}/Offers/{name}")
-        for name in offers(publisher)
-    ]
+    names = dict.fromkeys(one.offer for one in find_images(publisher))
+    within = f"Publishers/{publisher}/{_ARTIFACT}/Offers"
+    return [_item(subscription_id, location, name, f"{within}/{name}") for name in names]
 
 
 def image_sku_items(subscription_id: str, location: str, publisher: str, offer: str) -> list[dict[str, Any]]:
     """List an offer's SKUs as ARM shows them; only these have properties."""
-    within = f"Publishers/{publisher}/{ARTIFACT}/Offers/{offer}/Skus"
-    return [
-        {
-            "properties": {"automaticOSUpgradeProperties": {"automaticOSUpgradeSupported": False}},
-            **_item(subscription_id, location, name, f"{within}/{name}"),
-        }
-        for name in skus(publisher, offer)
-    ]
+    within = f"Publishers/{publisher}/{_ARTIFACT}/Offers/{offer}/Skus"
+    properties = {"automaticOSUpgradeProperties": {"automaticOSUpgradeSupported": False}}
+    names = [one.sku for one in find_images(publisher, offer)]
+    return [{"properties": properties, **_item(subscription_id, location, name, f"{within}/{name}")} for name in names]
 
 
 def version_items(
     subscription_id: str, location: str, publisher: str, offer: str, sku: str, expand: bool = False
 ) -> list[dict[str, Any]]:
     """List an image's versions as ARM shows them, latest last; `expand` adds their properties."""
-    found = [image(publisher, offer, sku, version) for version in versions(publisher, offer, sku)]
-    bodies = [image_body(one, subscription_id, location) for one in found if one]
-    if not expand:
-        for body in bodies:
-            del body["properties"]
-    return bodies
+    found = [replace(one, version=version) for one in find_images(publisher, offer, sku) for version in one.versions]
+    bodies = [image_body(one, subscription_id, location) for one in found]
+    return bodies if expand else [{name: body[name] for name in body if name != "properties"} for body in bodies]
 
 
 def image_body(found: Image, subscription_id: str, location: str) -> dict[str, Any]:
@@ -172,27 +138,27 @@ def image_body(found: Image, subscription_id: str, location: str) -> dict[str, A
             "name": found.plan.name,
             "product": found.plan.product,
         }
-    path = f"Publishers/{found.publisher}/{ARTIFACT}/Offers/{found.offer}/Skus/{found.sku}/Versions/{found.version}"
+    path = f"Publishers/{found.publisher}/{_ARTIFACT}/Offers/{found.offer}/Skus/{found.sku}/Versions/{found.version}"
     return {"properties": properties, **_item(subscription_id, location, found.version, path)}
 
 
-@routes.add("GET", _PUBLISHERS)
+@service.route("GET", _PUBLISHERS)
 def _list_publishers(call: Call) -> Answer:
     return Answer(200, publisher_items(call.cloud.subscription, require_region(call)))
 
 
-@routes.add("GET", _OFFERS)
+@service.route("GET", _OFFERS)
 def _list_offers(call: Call) -> Answer:
     return Answer(200, offer_items(call.cloud.subscription, require_region(call), call["publisher"]))
 
 
-@routes.add("GET", _SKUS)
+@service.route("GET", _SKUS)
 def _list_skus(call: Call) -> Answer:
     region = require_region(call)
     return Answer(200, image_sku_items(call.cloud.subscription, region, call["publisher"], call["offer"]))
 
 
-@routes.add("GET", _VERSIONS)
+@service.route("GET", _VERSIONS)
 def _list_versions(call: Call) -> Answer:
     region = require_region(call)
     expand = "properties" in call.query.get("$expand", "").lower()
@@ -207,7 +173,7 @@ def _list_versions(call: Call) -> Answer:
     return Answer(200, found)
 
 
-@routes.add("GET", f"{_VERSIONS}/{{version}}")
+@service.route("GET", f"{_VERSIONS}/{{version}}")
 def _get_version(call: Call) -> Answer:
     region = require_region(call)
     found = image(call["publisher"], call["offer"], call["sku"], call["version"])
@@ -220,14 +186,6 @@ def _get_version(call: Call) -> Answer:
 def _item(subscription_id: str, location: str, name: str, path: str) -> dict[str, Any]:
     within = f"/Subscriptions/{subscription_id}/Providers/Microsoft.Compute/Locations/{location}"
     return {"location": location, "name": name, "id": f"{within}/{path}"}
-
-
-def _line(publisher: str, offer: str, sku: str) -> Line | None:
-    wanted = (publisher, offer, sku)
-    for line in LINES:
-        if all(map(_same, (line.publisher, line.offer, line.sku), wanted)):
-            return line
-    return None
 
 
 def _same(one: str, other: str) -> bool:

@@ -1,7 +1,5 @@
 """Quota: limits and use by region, `locations/{location}/usages`, and whether one more VM fits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +8,10 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue, Size
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_region
 
-routes = Routes()
+service = Service()
 
 REGIONAL = "cores"
 SPOT = "lowPriorityCores"
@@ -118,7 +116,7 @@ def used(cloud: Cloud, region: str) -> Mapping[str, int]:
     return counted
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/usages")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/usages")
 def _list_usages(call: Call) -> Answer:
     cloud, region = call.cloud, require_region(call)
     return Answer(200, {"value": usage_items(cloud.catalogue, region, used(cloud, region), limits(cloud, region))})

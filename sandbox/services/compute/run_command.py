@@ -1,45 +1,34 @@
 """Run Command: a script that Azure's agent runs in the guest."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import invalid_content, invalid_parameter
 from gpuinfra.sandbox.kernel.long_running_operations import LATER
-from gpuinfra.sandbox.kernel.routes import GROUP, Routes
-from gpuinfra.sandbox.services.common import require_group, require_object, section
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
+from gpuinfra.sandbox.services.common import require_group, require_object, require_resource, section
 from gpuinfra.sandbox.services.compute.fields import invalid_value, not_allowed, required
-from gpuinfra.sandbox.services.compute.virtual_machines import require_vm
-from gpuinfra.sandbox.services.compute.vm_power_state import power_state, preempted, require_idle
+from gpuinfra.sandbox.services.compute.vm_power_state import VIRTUAL_MACHINES, preempted, require_idle, state_of
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _SHOWN = 4096
 """How many bytes of each stream Azure shows, from its end."""
 
 
-@routes.add("POST", f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}/runCommand")
+@service.route("POST", f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}/runCommand")
 def _run_command(call: Call) -> Answer:
     require_group(call, for_write=True)
-    vm = require_vm(call)
+    vm = require_resource(call, VIRTUAL_MACHINES)
     script = _script(require_object(call))
     require_idle(vm, "runCommand")
-    if power_state(vm) != "running":
+    if state_of(vm) != "running":
         raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
     operation = call.cloud.operations.begin(
-        call,
-        provider="Microsoft.Compute",
-        location=vm.location,
-        resource_id=vm.id,
-        action="virtualMachines/runCommand",
-        latency="vm-run-command",
-        effect="machine-run-command",
-        payload={"machine": vm.id, "vmId": vm.properties["vmId"], "script": script},
+        call, vm, "runCommand", latency="vm-run-command", payload={"vmId": vm.properties["vmId"], "script": script}
     )
     return call.cloud.operations.accepted(call, operation)
 
@@ -70,15 +59,15 @@ def _parameters(body: dict[str, Any]) -> list[str]:
     return [*assignments, f"set -- {' '.join(values)}"] if values else []
 
 
-@effects.add("machine-run-command")
+@service.effect("vm-run-command")
 def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
     """Send the script to the guest; the guest host ends the operation."""
-    vm = cloud.store.get(payload["machine"])
+    vm = cloud.store.get(payload["id"])
     if vm is None or vm.properties["vmId"] != payload["vmId"]:
         raise preempted()
     if "failure" in payload:
         return None
-    if power_state(vm) != "running":
+    if state_of(vm) != "running":
         raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
     cloud.guest_orders.append(
         {

@@ -1,7 +1,5 @@
 """Sizes and disk SKUs: `Microsoft.Compute/skus` and `locations/{location}/vmSizes`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,10 +7,10 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue, DiskTier, Region, Size, region_key
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.errors import invalid_parameter
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_region, require_subscription
 
-routes = Routes()
+service = Service()
 
 _COMPUTE = f"{SUBSCRIPTION}/providers/Microsoft.Compute"
 
@@ -55,7 +53,7 @@ def vm_sizes(catalogue: Catalogue, region: str) -> list[dict[str, Any]]:
     ]
 
 
-@routes.add("GET", f"{_COMPUTE}/skus")
+@service.route("GET", f"{_COMPUTE}/skus")
 def _list_skus(call: Call) -> Answer:
     require_subscription(call)
     location = _filtered_location(call.query.get("$filter", ""))
@@ -85,7 +83,7 @@ def _filtered_location(text: str) -> str | None:
     return found.group(1)
 
 
-@routes.add("GET", f"{_COMPUTE}/locations/{{location}}/vmSizes")
+@service.route("GET", f"{_COMPUTE}/locations/{{location}}/vmSizes")
 def _list_sizes(call: Call) -> Answer:
     return Answer(200, {"value": vm_sizes(call.cloud.catalogue, require_region(call))})
 

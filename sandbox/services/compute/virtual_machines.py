@@ -1,159 +1,109 @@
 """Virtual machines: create, change, read and delete."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
-from gpuinfra.sandbox.kernel.errors import invalid_parameter
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import invalid_parameter, not_modelled
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_conditions,
-    check_same_location,
-    page,
-    require_group,
-    require_location,
-    require_object,
-    require_resource,
-    require_subscription,
-    resource_id,
-)
+from gpuinfra.sandbox.services import common
+from gpuinfra.sandbox.services.compute import vm_power_state as power
 from gpuinfra.sandbox.services.compute.disks import make_disks, name_disks, release_disks, update_disks
-from gpuinfra.sandbox.services.compute.fields import check_entity_name, not_modelled
+from gpuinfra.sandbox.services.compute.fields import check_entity_name
 from gpuinfra.sandbox.services.compute.vm_create import new_vm
 from gpuinfra.sandbox.services.compute.vm_instance_view import etag, instance_view, show
 from gpuinfra.sandbox.services.compute.vm_network_profile import attach_nics, public_ip_of_vm, release_nics
-from gpuinfra.sandbox.services.compute.vm_power_state import (
-    DEALLOCATED,
-    VIRTUAL_MACHINES,
-    begin,
-    claim,
-    finish,
-    is_allocated_after,
-    order_guest,
-    power_on,
-    power_state,
-    preempt,
-    require_idle,
-    set_power_state,
-)
 from gpuinfra.sandbox.services.compute.vm_security_profile import boots_securely
 from gpuinfra.sandbox.services.compute.vm_update import change_vm
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
-_VMS = f"{GROUP}/providers/Microsoft.Compute/virtualMachines"
-_VM = f"{_VMS}/{{name}}"
-
-
-def vm_id(call: Call) -> str:
-    """Return the id of the VM that the call names."""
-    return resource_id(call, "Microsoft.Compute", ("virtualMachines", call["name"]))
-
-
-def require_vm(call: Call) -> Resource:
-    """Return the VM that the call names, or raise ARM's 404."""
-    return require_resource(call, vm_id(call), VIRTUAL_MACHINES, call["name"])
+_VM = f"{GROUP}/providers/{power.VIRTUAL_MACHINES}/{{name}}"
 
 
 # Create and change
 
 
-@routes.add("PUT", _VM)
+@service.route("PUT", _VM)
 def _put_vm(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
     check_entity_name(call["name"], "vmName")
-    existing = call.cloud.store.get(vm_id(call))
-    check_conditions(call, existing)
-    location = require_location(call, body, VIRTUAL_MACHINES)
-    if existing is None:
-        return _create(call, location, body)
-    check_same_location(existing, location)
-    return _update(call, existing, body)
+    body, existing, location = common.check_put(call, power.VIRTUAL_MACHINES)
+    return _create(call, location, body) if existing is None else _update(call, existing, body)
 
 
 def _create(call: Call, location: str, body: dict[str, Any]) -> Answer:
-    vm, disks = new_vm(call, vm_id(call), location, body)
-    set_power_state(call.cloud, vm, "creating")
+    vm, disks = new_vm(call, common.resource_id(call, power.VIRTUAL_MACHINES), location, body)
+    power.set_state(call.cloud, vm, "creating")
     attach_nics(call.cloud, vm)
     make_disks(call.cloud, vm, disks)
-    operation = begin(
-        call,
-        vm,
-        "write",
-        latency="vm-create",
-        effect="machine-create",
-        provisioning="Creating",
-        retry_after=(10, 10),
-    )
+    operation = power.begin(call, vm, "write", latency="vm-create", effect="machine-create", provisioning="Creating")
     answer = call.cloud.operations.created(call, operation, show(vm), new=True)
     answer.headers["ETag"] = etag(vm)
     return answer
 
 
 def _update(call: Call, vm: Resource, body: dict[str, Any]) -> Answer:
-    require_idle(vm, "Update VM")
+    power.require_idle(vm, "Update VM")
     change = change_vm(call, vm, body)
     make_disks(call.cloud, vm, change.made)
     # Tags are only Azure's record: nothing happens to the VM.
     only_tags = set(body) == {"tags"} and not vm.hidden.get("neverAllocated")
     latency = "vm-tag" if only_tags else "vm-update"
-    operation = begin(call, vm, "write", latency=latency, effect="machine-update", payload={"resized": change.resized})
+    operation = power.begin(
+        call, vm, "write", latency=latency, effect="machine-update", payload={"resized": change.resized}
+    )
     answer = call.cloud.operations.created(call, operation, show(vm), new=False)
     answer.headers["ETag"] = etag(vm)
     return answer
 
 
-@routes.add("PATCH", _VM)
+@service.route("PATCH", _VM)
 def _patch_vm(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
-    vm = require_vm(call)
-    check_conditions(call, vm)
+    common.require_group(call, for_write=True)
+    body = common.require_object(call)
+    vm = common.require_resource(call, power.VIRTUAL_MACHINES)
+    common.check_conditions(call, vm)
     if body.get("location") is not None:
-        check_same_location(vm, require_location(call, body, VIRTUAL_MACHINES))
+        common.check_same_location(vm, common.require_location(call, body, power.VIRTUAL_MACHINES))
     return _update(call, vm, body)
 
 
-@effects.add("machine-create")
+@service.effect("machine-create")
 def finish_create(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Power the VM on; after a failure its resources still exist."""
-    vm = claim(cloud, payload)
+    vm = power.claim(cloud, payload)
     name_disks(vm)
     _allocate(cloud, vm, payload.get("failure"))
-    finish(cloud, vm, payload)
+    power.finish(cloud, vm, payload)
 
 
-@effects.add("machine-update")
+@service.effect("machine-update")
 def finish_update(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Apply the change. A VM that was never allocated is allocated now; one with another size restarts."""
-    vm = claim(cloud, payload)
+    vm = power.claim(cloud, payload)
     name_disks(vm)
     failure = payload.get("failure")
     if vm.hidden.get("neverAllocated"):
         _allocate(cloud, vm, failure)
     elif not failure and payload["resized"]:
-        if power_state(vm) == "running":
-            order_guest(cloud, vm, "stop")
-            power_on(cloud, vm)
+        if power.state_of(vm) == "running":
+            power.order_guest(cloud, vm, "stop")
+            power.turn_on(cloud, vm)
         else:
-            set_power_state(cloud, vm, power_state(vm))
-    finish(cloud, vm, payload)
+            power.set_state(cloud, vm, power.state_of(vm))
+    power.finish(cloud, vm, payload)
 
 
 def _allocate(cloud: Cloud, vm: Resource, failure: dict[str, Any] | None) -> None:
     if failure is None:
-        power_on(cloud, vm, "provision")
-    elif is_allocated_after(failure):
-        set_power_state(cloud, vm, "running")
+        power.turn_on(cloud, vm, "provision")
+    elif power.is_allocated_after(failure):
+        power.set_state(cloud, vm, "running")
         vm.hidden.pop("neverAllocated", None)
     else:
         vm.hidden["neverAllocated"] = True
-        set_power_state(cloud, vm, DEALLOCATED)
+        power.set_state(cloud, vm, power.DEALLOCATED)
         update_disks(cloud, vm)
 
 
@@ -168,20 +118,20 @@ def _expands(call: Call) -> set[str]:
     return wanted
 
 
-@routes.add("GET", _VM)
+@service.get(_VM)
 def _get_vm(call: Call) -> Answer:
-    vm = require_vm(call)
+    vm = common.require_resource(call, power.VIRTUAL_MACHINES)
     wanted = _expands(call)
     view = instance_view(call.cloud, vm) if "instanceview" in wanted else None
     return Answer(200, show(vm, view, user_data="userdata" in wanted), {"ETag": etag(vm)})
 
 
-@routes.add("GET", f"{_VM}/instanceView")
+@service.route("GET", f"{_VM}/instanceView")
 def _get_instance_view(call: Call) -> Answer:
-    return Answer(200, instance_view(call.cloud, require_vm(call)))
+    return Answer(200, instance_view(call.cloud, common.require_resource(call, power.VIRTUAL_MACHINES)))
 
 
-def _list(call: Call, *, group: str | None = None, location: str | None = None) -> Answer:
+def _list(call: Call, location: str | None = None) -> Answer:
     if call.query.get("$filter"):
         raise not_modelled("'$filter' of virtual machines")
     status_only = call.query.get("statusonly", "false").lower() == "true"
@@ -191,40 +141,31 @@ def _list(call: Call, *, group: str | None = None, location: str | None = None) 
         return show(vm, instance_view(call.cloud, vm) if with_view else None)
 
     wanted = (lambda vm: vm.location == location) if location else None
-    return page(call, kind=VIRTUAL_MACHINES, group=group, show=shown, wanted=wanted)
+    return common.page(call, kind=power.VIRTUAL_MACHINES, show=shown, wanted=wanted)
 
 
-@routes.add("GET", _VMS)
+@service.route("GET", f"{GROUP}/providers/{power.VIRTUAL_MACHINES}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/{power.VIRTUAL_MACHINES}")
 def _list_vms(call: Call) -> Answer:
-    require_group(call)
-    return _list(call, group=call["group"])
-
-
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/virtualMachines")
-def _list_all_vms(call: Call) -> Answer:
-    require_subscription(call)
     return _list(call)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/virtualMachines")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/virtualMachines")
 def _list_vms_by_location(call: Call) -> Answer:
-    require_subscription(call)
-    location = require_location(call, {"location": call["location"]}, VIRTUAL_MACHINES)
-    return _list(call, location=location)
+    common.require_subscription(call)
+    return _list(call, common.require_location(call, {"location": call["location"]}, power.VIRTUAL_MACHINES))
 
 
 # Delete
 
 
-@routes.add("DELETE", _VM)
+@service.route("DELETE", _VM)
 def _delete_vm(call: Call) -> Answer:
-    require_group(call)
-    vm = call.cloud.store.get(vm_id(call))
+    vm = common.find_to_delete(call, power.VIRTUAL_MACHINES)
     if vm is None:
         return Answer(204)
-    check_conditions(call, vm)
-    preempt(call.cloud, vm)
-    operation = begin(
+    power.preempt(call.cloud, vm)
+    operation = power.begin(
         call,
         vm,
         "delete",
@@ -236,23 +177,23 @@ def _delete_vm(call: Call) -> Answer:
     return call.cloud.operations.accepted(call, operation)
 
 
-@effects.add("machine-delete")
+@service.effect("machine-delete")
 def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Delete the VM, unless another deletion already has."""
-    vm = cloud.store.get(payload["machine"])
+    vm = cloud.store.get(payload["id"])
     if vm is None or vm.properties["vmId"] != payload["vmId"]:
         return
     if "failure" in payload:
         vm.hidden.pop("busy", None)
-        finish(cloud, vm, payload)
+        power.finish(cloud, vm, payload)
     else:
         remove_vm(cloud, vm)
 
 
 def remove_vm(cloud: Cloud, vm: Resource) -> None:
     """Delete the VM at once, with the disks and NICs whose `deleteOption` says so."""
-    set_power_state(cloud, vm, "deleted")
-    order_guest(cloud, vm, "stop")
+    power.set_state(cloud, vm, "deleted")
+    power.order_guest(cloud, vm, "stop")
     release_disks(cloud, vm)
     release_nics(cloud, vm)
     cloud.store.delete(vm.id)
@@ -267,6 +208,7 @@ def guest_facts(cloud: Cloud, vm_id: str) -> dict[str, Any]:
     if vm is None:
         raise KeyError(vm_id)
     properties, hidden = vm.properties, vm.hidden
+    size = cloud.catalogue.size(properties["hardwareProfile"]["vmSize"])
     return {
         "name": vm.name,
         "vmId": properties["vmId"],
@@ -274,6 +216,6 @@ def guest_facts(cloud: Cloud, vm_id: str) -> dict[str, Any]:
         "authorizedKeys": hidden.get("authorizedKeys", []),
         "customData": hidden.get("customData"),
         "publicAddress": public_ip_of_vm(cloud, vm),
-        "gpu": hidden.get("gpu"),
+        "gpu": size.gpu if size else None,
         "secureBoot": boots_securely(vm),
     }

@@ -1,7 +1,5 @@
 """Whether Azure would allocate a VM: its size, zone, quota, image, plan and price."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -105,25 +103,19 @@ def check_plan(cloud: Cloud, body: dict[str, Any], vm_id: str, found: Image | No
     names = {name: text(given.get(name), f"plan.{name}") or "" for name in ("name", "publisher", "product")}
     if plan is None:
         if any(names.values()):
-            raise ArmError(
-                400,
-                "VMMarketplaceInvalidInput",
+            raise _invalid_plan(
                 "The image of the virtual machine is not sold by a plan: Plan information is not allowed in the "
                 f"request. VM: '{vm_id}'.",
             )
         return None
     if not any(names.values()):
-        raise ArmError(
-            400,
-            "VMMarketplaceInvalidInput",
+        raise _invalid_plan(
             "Creating a virtual machine from Marketplace image or a custom image sourced from a Marketplace image "
             f"requires Plan information in the request. VM: '{vm_id}'.",
         )
     wanted = {"name": plan.name, "publisher": plan.publisher, "product": plan.product}
     if {name: value.casefold() for name, value in names.items()} != {n: v.casefold() for n, v in wanted.items()}:
-        raise ArmError(
-            400,
-            "VMMarketplaceInvalidInput",
+        raise _invalid_plan(
             f"Unable to deploy from the Marketplace image: the plan is not that of the image. VM: '{vm_id}'.",
         )
     if not cloud.store.setting(terms_setting(plan), False):
@@ -141,6 +133,10 @@ def check_plan(cloud: Cloud, body: dict[str, Any], vm_id: str, found: Image | No
             ],
         )
     return wanted
+
+
+def _invalid_plan(message: str) -> ArmError:
+    return ArmError(400, "VMMarketplaceInvalidInput", message)
 
 
 def check_generation(size: Size, generation: str) -> None:

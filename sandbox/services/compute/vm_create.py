@@ -1,29 +1,17 @@
 """Create a VM: every part of the body is checked before anything is created."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
-from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.errors import invalid_parameter
+from gpuinfra.sandbox.kernel.errors import invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_tags, section
+from gpuinfra.sandbox.services.compute import vm_checks
 from gpuinfra.sandbox.services.compute.disk_body import DiskPlan
-from gpuinfra.sandbox.services.compute.fields import not_modelled, text
-from gpuinfra.sandbox.services.compute.vm_checks import (
-    check_generation,
-    check_kept,
-    check_plan,
-    check_quota,
-    check_size,
-    check_zones,
-    is_spot,
-    read_spot,
-)
+from gpuinfra.sandbox.services.compute.fields import text
 from gpuinfra.sandbox.services.compute.vm_identity import apply_identity
 from gpuinfra.sandbox.services.compute.vm_network_profile import read_network
 from gpuinfra.sandbox.services.compute.vm_os_profile import Profile, read_profile
@@ -46,19 +34,19 @@ def new_vm(call: Call, vm_id: str, location: str, body: dict[str, Any]) -> tuple
     """Return the VM that a body describes, and the disks to create for it."""
     cloud, properties = call.cloud, section(body, "properties")
     check_modelled(body)
-    size = check_size(cloud, properties, location)
-    zones = check_zones(cloud, body, vm_id, location, call.api_version)
+    size = vm_checks.check_size(cloud, properties, location)
+    zones = vm_checks.check_zones(cloud, body, vm_id, location, call.api_version)
     tags = check_tags(body)
     storage = read_storage(Place(call, vm_id, location, size, tuple(zones), tags), properties)
-    plan = check_plan(cloud, body, vm_id, storage.image)
-    check_generation(size, storage.generation)
+    plan = vm_checks.check_plan(cloud, body, vm_id, storage.image)
+    vm_checks.check_generation(size, storage.generation)
     from_image = storage.image is not None
     profile = _profile(properties, vm_id, from_image=from_image)
-    spot = read_spot(cloud, properties, size, location, "Create VM")
+    spot = vm_checks.read_spot(cloud, properties, size, location, "Create VM")
     security = new_security(call, vm_id, location, properties, storage.generation, from_image=from_image)
-    kept = {**security, **check_kept(properties)}
-    check_quota(cloud, size, location, is_spot(spot))
-    vm = Resource(vm_id, location, {}, {**profile.secrets, **storage.system, **sizing(size)})
+    kept = {**security, **vm_checks.check_kept(properties)}
+    vm_checks.check_quota(cloud, size, location, vm_checks.is_spot(spot))
+    vm = Resource(vm_id, location, {}, {**profile.secrets, **storage.system})
     vm.hidden |= {"generation": storage.generation, "disks": storage.disks}
     if user_data := text(properties.get("userData"), "userData"):
         vm.hidden["userData"] = user_data
@@ -102,11 +90,3 @@ def _profile(properties: dict[str, Any], vm_id: str, *, from_image: bool) -> Pro
     if properties.get("osProfile") is not None:
         raise invalid_parameter("osProfile", "Parameter 'osProfile' is not allowed.")
     return Profile({}, {"authorizedKeys": []})
-
-
-def sizing(size: Size) -> dict[str, Any]:
-    """Return what the guest sees of its size: the GPUs."""
-    gpu = size.gpu
-    if gpu is None:
-        return {"gpu": None}
-    return {"gpu": {"model": gpu.model, "name": gpu.product, "count": gpu.count, "memory_mib": gpu.memory_mib}}

@@ -1,7 +1,5 @@
 """The managed identities of a VM."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

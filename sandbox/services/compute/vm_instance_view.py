@@ -1,14 +1,12 @@
 """A VM as ARM shows it, with its instance view on request."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, power_state
+from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, state_of
 
 _AGENT = "2.12.0.2"
 _DISPLAYED = {
@@ -41,33 +39,28 @@ def etag(vm: Resource) -> str:
 def instance_view(cloud: Cloud, vm: Resource) -> dict[str, Any]:
     """Return the power state, provisioning state and guest agent status."""
     properties = vm.properties
-    power = power_state(vm)
+    power = state_of(vm)
     view: dict[str, Any] = {}
     if power not in ("", "creating", DEALLOCATED):
         view |= _guest(cloud, vm, is_up=power == "running" and vm.key in cloud.guests_ready)
-    status = {
-        "code": "ProvisioningState/succeeded",
-        "level": "Info",
-        "displayStatus": "Provisioning succeeded",
-        "time": stamp(vm.created),
-    }
+    status = _status("ProvisioningState/succeeded", "Provisioning succeeded", time=stamp(vm.created))
     profile = properties.get("storageProfile", {})
     disks = [profile.get("osDisk", {}), *profile.get("dataDisks", [])]
     view["disks"] = [{"name": disk["name"], "statuses": [status]} for disk in disks if "name" in disk]
     view["hyperVGeneration"] = vm.hidden.get("generation", "V1")
     view["statuses"] = [_provisioning(vm)]
     if power not in ("", "creating"):
-        view["statuses"].append({"code": f"PowerState/{power}", "level": "Info", "displayStatus": f"VM {power}"})
+        view["statuses"].append(_status(f"PowerState/{power}", f"VM {power}"))
     return view
+
+
+def _status(code: str, displayed: str, level: str = "Info", **more: str) -> dict[str, str]:
+    return {"code": code, "level": level, "displayStatus": displayed, **more}
 
 
 def _provisioning(vm: Resource) -> dict[str, Any]:
     state = vm.properties.get("provisioningState", "Succeeded")
-    status = {
-        "code": f"ProvisioningState/{state.lower()}",
-        "level": "Info",
-        "displayStatus": _DISPLAYED.get(state, state),
-    }
+    status = _status(f"ProvisioningState/{state.lower()}", _DISPLAYED.get(state, state))
     if failure := vm.hidden.get("failure"):
         status["code"] += f"/{failure['code']}"
         status |= {"level": "Error", "message": failure["message"]}
@@ -78,21 +71,10 @@ def _provisioning(vm: Resource) -> dict[str, Any]:
 def _guest(cloud: Cloud, vm: Resource, *, is_up: bool) -> dict[str, Any]:
     time = stamp(cloud.now)
     if not is_up:
-        status = {
-            "code": "ProvisioningState/Unavailable",
-            "level": "Warning",
-            "displayStatus": "Not Ready",
-            "message": "VM status blob is found but not yet populated.",
-            "time": time,
-        }
+        message = "VM status blob is found but not yet populated."
+        status = _status("ProvisioningState/Unavailable", "Not Ready", "Warning", message=message, time=time)
         return {"vmAgent": {"vmAgentVersion": "Unknown", "statuses": [status]}}
-    status = {
-        "code": "ProvisioningState/succeeded",
-        "level": "Info",
-        "displayStatus": "Ready",
-        "message": "Guest Agent is running",
-        "time": time,
-    }
+    status = _status("ProvisioningState/succeeded", "Ready", message="Guest Agent is running", time=time)
     system, version = _system(vm.properties.get("storageProfile", {}).get("imageReference", {}))
     return {
         "computerName": vm.properties.get("osProfile", {}).get("computerName", vm.name),

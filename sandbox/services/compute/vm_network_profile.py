@@ -1,7 +1,5 @@
 """The `networkProfile` of a VM: existing NICs, and NICs created with it."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
@@ -17,7 +15,6 @@ from gpuinfra.sandbox.services.network.vm_nics import (
     attach_nic,
     create_inline_nic,
     delete_nic,
-    delete_public_ip,
     detach_nic,
     public_ip_of,
 )
@@ -134,25 +131,10 @@ def change_nics(cloud: Cloud, vm: Resource, profile: dict[str, Any]) -> None:
 def release_nics(cloud: Cloud, vm: Resource) -> None:
     """Delete or detach the NICs and public IPs of a VM that is deleted, as each `deleteOption` says."""
     for one in _nics(vm):
-        if one.get("properties", {}).get("deleteOption") != "Delete":
+        if one.get("properties", {}).get("deleteOption") == "Delete":
+            delete_nic(cloud, one["id"])
+        else:
             detach_nic(cloud, one["id"])
-            continue
-        addresses = _public_ips_to_delete(cloud, one["id"])
-        delete_nic(cloud, one["id"])
-        for address in addresses:
-            delete_public_ip(cloud, address)
-
-
-def _public_ips_to_delete(cloud: Cloud, nic_id: str) -> list[str]:
-    nic = cloud.store.get(nic_id)
-    found = []
-    for configuration in nic.properties.get("ipConfigurations", []) if nic else []:
-        reference = configuration.get("properties", {}).get("publicIPAddress", {})
-        address = cloud.store.get(reference["id"]) if "id" in reference else None
-        option = reference.get("properties", {}).get("deleteOption")
-        if address and (option or address.properties.get("deleteOption")) == "Delete":
-            found.append(address.id)
-    return found
 
 
 def public_ip_of_vm(cloud: Cloud, vm: Resource) -> str | None:

@@ -1,7 +1,5 @@
 """The `osProfile` of a VM: the admin user, its keys, and custom data."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

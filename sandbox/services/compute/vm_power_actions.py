@@ -1,38 +1,23 @@
 """Power actions on a VM: start, deallocate, power off, restart, redeploy, and Spot eviction."""
 
-from __future__ import annotations
-
 import uuid
 from email.utils import formatdate
+from functools import partial
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
-from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import not_modelled
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.activity_log import note_eviction
-from gpuinfra.sandbox.services.common import require_group
-from gpuinfra.sandbox.services.compute.fields import not_allowed, not_modelled
-from gpuinfra.sandbox.services.compute.virtual_machines import remove_vm, require_vm
+from gpuinfra.sandbox.services.common import require_group, require_resource
+from gpuinfra.sandbox.services.compute import vm_power_state as power
+from gpuinfra.sandbox.services.compute.fields import not_allowed
+from gpuinfra.sandbox.services.compute.virtual_machines import remove_vm
 from gpuinfra.sandbox.services.compute.vm_checks import check_quota, check_size, is_spot, read_spot
-from gpuinfra.sandbox.services.compute.vm_power_state import (
-    DEALLOCATED,
-    begin,
-    claim,
-    finish,
-    is_allocated_after,
-    order_guest,
-    power_down,
-    power_on,
-    power_state,
-    preempt,
-    require_idle,
-    set_power_state,
-    set_provisioning,
-)
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _VM = f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}"
 NOTICE_SECONDS = 30
@@ -41,20 +26,20 @@ NOTICE_SECONDS = 30
 
 def _idle_vm(call: Call, action: str) -> Resource:
     require_group(call, for_write=True)
-    vm = require_vm(call)
-    require_idle(vm, action)
+    vm = require_resource(call, power.VIRTUAL_MACHINES)
+    power.require_idle(vm, action)
     return vm
 
 
-@routes.add("POST", f"{_VM}/start")
+@service.route("POST", f"{_VM}/start")
 def _start(call: Call) -> Answer:
     vm = _idle_vm(call, "start")
-    before = power_state(vm)
-    if before == DEALLOCATED:
+    before = power.state_of(vm)
+    if before == power.DEALLOCATED:
         _check_allocation(call, vm)
     if before != "running":
-        set_power_state(call.cloud, vm, "starting")
-    operation = begin(call, vm, "start", latency="vm-start", effect="machine-start", payload={"before": before})
+        power.set_state(call.cloud, vm, "starting")
+    operation = power.begin(call, vm, "start", latency="vm-start", effect="machine-start", payload={"before": before})
     return call.cloud.operations.accepted(call, operation)
 
 
@@ -67,126 +52,112 @@ def _check_allocation(call: Call, vm: Resource) -> None:
     check_quota(call.cloud, size, vm.location, spot, (size, spot) if spot else None)
 
 
-@effects.add("machine-start")
+@service.effect("machine-start")
 def finish_start(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Power the VM on, or return to the state before."""
-    vm = claim(cloud, payload)
+    vm = power.claim(cloud, payload)
     failure = payload.get("failure")
     if failure is None:
         if payload["before"] != "running":
-            power_on(cloud, vm)
+            power.turn_on(cloud, vm)
     elif payload["before"] != "running":
-        set_power_state(cloud, vm, "running" if is_allocated_after(failure) else payload["before"])
-    finish(cloud, vm, payload)
+        power.set_state(cloud, vm, "running" if power.is_allocated_after(failure) else payload["before"])
+    power.finish(cloud, vm, payload)
 
 
-@routes.add("POST", f"{_VM}/deallocate")
+@service.route("POST", f"{_VM}/deallocate")
 def deallocate(call: Call) -> Answer:
     """Power off and release the hardware: billing stops."""
     if call.query.get("hibernate", "false").lower() == "true":
         raise not_modelled("hibernation")
     vm = _idle_vm(call, "deallocate")
-    before = power_state(vm)
-    if before != DEALLOCATED:
-        set_power_state(call.cloud, vm, "deallocating")
-    operation = begin(
-        call,
-        vm,
-        "deallocate",
-        latency="vm-deallocate",
-        effect="machine-down",
-        payload={"before": before, "state": DEALLOCATED},
-        retry_after=(10, 30),
-    )
-    return call.cloud.operations.accepted(call, operation)
+    before = power.state_of(vm)
+    if before != power.DEALLOCATED:
+        power.set_state(call.cloud, vm, "deallocating")
+    return _turn_off(call, vm, "deallocate", before, power.DEALLOCATED, (10, 30))
 
 
-@routes.add("POST", f"{_VM}/powerOff")
+@service.route("POST", f"{_VM}/powerOff")
 def power_off(call: Call) -> Answer:
     """Power off and keep the hardware: billing continues. A deallocated VM stays deallocated."""
     vm = _idle_vm(call, "powerOff")
-    before = power_state(vm)
+    before = power.state_of(vm)
     if before == "running":
-        set_power_state(call.cloud, vm, "stopping")
-    operation = begin(
-        call,
-        vm,
-        "powerOff",
-        latency="vm-power-off",
-        effect="machine-down",
-        payload={"before": before, "state": DEALLOCATED if before == DEALLOCATED else "stopped"},
+        power.set_state(call.cloud, vm, "stopping")
+    return _turn_off(call, vm, "powerOff", before, before if before == power.DEALLOCATED else "stopped", (10, 10))
+
+
+def _turn_off(call: Call, vm: Resource, action: str, before: str, state: str, retry_after: tuple[int, int]) -> Answer:
+    latency = "vm-deallocate" if action == "deallocate" else "vm-power-off"
+    payload = {"before": before, "state": state}
+    operation = power.begin(
+        call, vm, action, latency=latency, effect="machine-down", payload=payload, retry_after=retry_after
     )
     return call.cloud.operations.accepted(call, operation)
 
 
-@effects.add("machine-down")
+@service.effect("machine-down")
 def finish_down(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Enter the new state, or return to the state before."""
-    vm = claim(cloud, payload)
+    vm = power.claim(cloud, payload)
     state, before = payload["state"], payload["before"]
     if "failure" in payload:
-        if power_state(vm) != before:
-            set_power_state(cloud, vm, before)
+        if power.state_of(vm) != before:
+            power.set_state(cloud, vm, before)
     elif before != state:
-        power_down(cloud, vm, state)
-    finish(cloud, vm, payload)
+        power.turn_off(cloud, vm, state)
+    power.finish(cloud, vm, payload)
 
 
 def _boot_again(call: Call, action: str) -> Answer:
     vm = _idle_vm(call, action)
-    if power_state(vm) != "running":
+    if power.state_of(vm) != "running":
         raise not_allowed(
             f"Operation '{action}' is not allowed on VM '{vm.name}' since the VM is not running. Please turn on "
             "the VM in order to process your request."
         )
-    operation = begin(call, vm, action, latency=f"vm-{action}", effect="machine-boot-again")
+    operation = power.begin(call, vm, action, latency=f"vm-{action}", effect="machine-boot-again")
     return call.cloud.operations.accepted(call, operation)
 
 
-@routes.add("POST", f"{_VM}/restart")
-def _restart(call: Call) -> Answer:
-    return _boot_again(call, "restart")
+service.route("POST", f"{_VM}/restart")(partial(_boot_again, action="restart"))
+service.route("POST", f"{_VM}/redeploy")(partial(_boot_again, action="redeploy"))
 
 
-@routes.add("POST", f"{_VM}/redeploy")
-def _redeploy(call: Call) -> Answer:
-    return _boot_again(call, "redeploy")
-
-
-@effects.add("machine-boot-again")
+@service.effect("machine-boot-again")
 def finish_boot_again(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Reboot the guest; the VM is billed throughout."""
-    vm = claim(cloud, payload)
+    vm = power.claim(cloud, payload)
     if "failure" not in payload:
-        order_guest(cloud, vm, "stop")
-        order_guest(cloud, vm, "start")
-    finish(cloud, vm, payload)
+        power.order_guest(cloud, vm, "stop")
+        power.order_guest(cloud, vm, "start")
+    power.finish(cloud, vm, payload)
 
 
-@routes.add("POST", f"{_VM}/reapply")
+@service.route("POST", f"{_VM}/reapply")
 def _reapply(call: Call) -> Answer:
     vm = _idle_vm(call, "reapply")
     return call.cloud.operations.accepted(
-        call, begin(call, vm, "reapply", latency="vm-update", effect="machine-reapply")
+        call, power.begin(call, vm, "reapply", latency="vm-update", effect="machine-reapply")
     )
 
 
-@effects.add("machine-reapply")
+@service.effect("machine-reapply")
 def _finish_reapply(cloud: Cloud, payload: dict[str, Any]) -> None:
-    finish(cloud, claim(cloud, payload), payload)
+    power.finish(cloud, power.claim(cloud, payload), payload)
 
 
 # Eviction
 
 
-@routes.add("POST", f"{_VM}/simulateEviction")
+@service.route("POST", f"{_VM}/simulateEviction")
 def simulate_eviction(call: Call) -> Answer:
     """Evict a Spot VM in 30 seconds and notify its guest."""
     require_group(call, for_write=True)
-    vm = require_vm(call)
+    vm = require_resource(call, power.VIRTUAL_MACHINES)
     if not is_spot(vm.properties):
         raise not_allowed("Operation 'simulateEviction' is allowed only for Spot Virtual Machines")
-    if power_state(vm) in ("creating", "deallocating", DEALLOCATED):
+    if power.state_of(vm) in ("creating", "deallocating", power.DEALLOCATED):
         raise not_allowed(
             f"Operation 'simulateEviction' is not allowed on VM '{vm.name}' since the VM is not allocated."
         )
@@ -213,25 +184,25 @@ def begin_eviction(cloud: Cloud, vm: Resource) -> None:
         }
     ]
     cloud.store.put(vm, cloud.now)
-    cloud.schedule(due, "machine-evict", {"machine": vm.id, "vmId": vm.properties["vmId"]})
+    cloud.schedule(due, "machine-evict", {"id": vm.id, "vmId": vm.properties["vmId"]})
 
 
-@effects.add("machine-evict")
+@service.effect("machine-evict")
 def evict(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Deallocate or delete the VM, as its eviction policy says."""
-    vm = cloud.store.get(payload["machine"])
+    vm = cloud.store.get(payload["id"])
     if vm is None or vm.properties["vmId"] != payload["vmId"]:
         return
     vm.hidden.pop("scheduledEvents", None)
-    if power_state(vm) == DEALLOCATED:
+    if power.state_of(vm) == power.DEALLOCATED:
         cloud.store.put(vm, cloud.now)
         return
-    preempt(cloud, vm)
+    power.preempt(cloud, vm)
     deletes = vm.properties.get("evictionPolicy") == "Delete"
     note_eviction(cloud, vm.id, deletes=deletes)
     if deletes:
         remove_vm(cloud, vm)
         return
-    power_down(cloud, vm, DEALLOCATED)
-    set_provisioning(cloud, vm, "Succeeded")
+    power.turn_off(cloud, vm, power.DEALLOCATED)
+    power.set_provisioning(cloud, vm, "Succeeded")
     cloud.store.put(vm, cloud.now)

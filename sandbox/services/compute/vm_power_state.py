@@ -1,7 +1,5 @@
 """The power state machine of a VM, its provisioning state, and the one operation that it allows at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Call
@@ -24,30 +22,30 @@ def _price_of(cloud: Cloud, vm: Resource) -> float:
     return cloud.catalogue.price(properties["hardwareProfile"]["vmSize"], vm.location, is_spot(properties)) or 0.0
 
 
-def power_state(vm: Resource) -> str:
+def state_of(vm: Resource) -> str:
     """Return the power state as in `PowerState/…`; empty before the first."""
     return str(vm.hidden.get("power", ""))
 
 
-def set_power_state(cloud: Cloud, vm: Resource, state: str) -> None:
+def set_state(cloud: Cloud, vm: Resource, state: str) -> None:
     """Enter a power state, and bill for it from now on. The caller stores the VM."""
     vm.hidden["power"] = state
     cloud.meter.change(vm.key, vm.name, state, _price_of(cloud, vm), cloud.now)
 
 
-def power_on(cloud: Cloud, vm: Resource, kind: str = "start") -> None:
+def turn_on(cloud: Cloud, vm: Resource, kind: str = "start") -> None:
     """Enter `running` and boot the guest; `kind` is `start` or `provision`, see `order_guest`."""
-    if power_state(vm) != "starting":
-        set_power_state(cloud, vm, "starting")
-    set_power_state(cloud, vm, "running")
+    if state_of(vm) != "starting":
+        set_state(cloud, vm, "starting")
+    set_state(cloud, vm, "running")
     vm.hidden.pop("neverAllocated", None)
     update_disks(cloud, vm)
     order_guest(cloud, vm, kind)
 
 
-def power_down(cloud: Cloud, vm: Resource, state: str) -> None:
+def turn_off(cloud: Cloud, vm: Resource, state: str) -> None:
     """Stop the guest; `state` is `stopped`, which is billed, or `deallocated`."""
-    set_power_state(cloud, vm, state)
+    set_state(cloud, vm, state)
     update_disks(cloud, vm)
     order_guest(cloud, vm, "stop")
 
@@ -115,13 +113,11 @@ def begin(  # noqa: PLR0913 all of it is needed
     cloud = call.cloud
     operation = cloud.operations.begin(
         call,
-        provider="Microsoft.Compute",
-        location=vm.location,
-        resource_id=vm.id,
-        action=f"virtualMachines/{action}",
+        vm,
+        action,
         latency=latency,
         effect=effect,
-        payload={"machine": vm.id, "vmId": vm.properties["vmId"], **(payload or {})},
+        payload={"vmId": vm.properties["vmId"], **(payload or {})},
         retry_after=retry_after,
     )
     vm.hidden["busy"] = operation.id
@@ -132,7 +128,7 @@ def begin(  # noqa: PLR0913 all of it is needed
 
 def claim(cloud: Cloud, payload: dict[str, Any]) -> Resource:
     """Return the VM of an operation that ends, or raise if a newer operation has replaced it."""
-    vm = cloud.store.get(payload["machine"])
+    vm = cloud.store.get(payload["id"])
     if vm is None or vm.properties["vmId"] != payload["vmId"] or vm.hidden.get("busy") != payload["operation"]:
         raise preempted()
     del vm.hidden["busy"]

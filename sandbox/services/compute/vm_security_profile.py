@@ -1,7 +1,5 @@
 """Security types: Standard, and Trusted Launch with its firmware settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Call

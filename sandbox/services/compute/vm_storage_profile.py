@@ -1,7 +1,5 @@
 """The `storageProfile` of a VM: its image and its disks."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,21 +7,12 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import ResourceId, key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.compute import fields
 from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku
-from gpuinfra.sandbox.services.compute.fields import (
-    boolean,
-    check_entity_name,
-    choice,
-    invalid_value,
-    not_allowed,
-    not_modelled,
-    required,
-    text,
-)
 from gpuinfra.sandbox.services.compute.images import Image
 from gpuinfra.sandbox.services.compute.vm_checks import check_image
 
@@ -58,11 +47,9 @@ class Place:
 
     @property
     def cloud(self) -> Cloud:
-        """The cloud of the call."""
         return self.call.cloud
 
     def disk_id(self, name: str) -> str:
-        """Return the id of a disk in the VM's resource group."""
         parsed = parse_id(self.vm_id)
         return str(ResourceId(parsed.subscription, parsed.group, parsed.namespace, (("disks", name),)))
 
@@ -70,14 +57,14 @@ class Place:
 def read_storage(place: Place, properties: dict[str, Any]) -> Storage:
     """Check image and disks of a new VM."""
     if properties.get("storageProfile") is None:
-        raise required("storageProfile")
+        raise fields.required("storageProfile")
     profile = section(properties, "storageProfile")
     if profile.get("osDisk") is None:
-        raise required("osDisk")
+        raise fields.required("osDisk")
     disk = section(profile, "osDisk")
-    option = choice(disk.get("createOption"), "osDisk.createOption", ("FromImage", "Attach", "Empty", "Copy"))
+    option = fields.choice(disk.get("createOption"), "osDisk.createOption", ("FromImage", "Attach", "Empty", "Copy"))
     if option is None:
-        raise required("osDisk.createOption")
+        raise fields.required("osDisk.createOption")
     if disk.get("vhd") is not None or disk.get("diffDiskSettings") is not None:
         raise not_modelled("unmanaged and ephemeral disks")
     if option == "Attach":
@@ -85,7 +72,7 @@ def read_storage(place: Place, properties: dict[str, Any]) -> Storage:
     elif option == "FromImage":
         storage = _new_system(place, section(profile, "imageReference"), disk)
     else:
-        raise invalid_value("osDisk.createOption")
+        raise fields.invalid_value("osDisk.createOption")
     storage.shown["dataDisks"] = []
     for given in read_data_disks(place, profile):
         add_data_disk(place, storage, given)
@@ -94,7 +81,7 @@ def read_storage(place: Place, properties: dict[str, Any]) -> Storage:
 
 def _new_system(place: Place, reference: dict[str, Any], disk: dict[str, Any]) -> Storage:
     if not reference:
-        raise required("imageReference")
+        raise fields.required("imageReference")
     image = check_image(reference, place.location)
     size = image.size_gib
     if disk.get("diskSizeGB") is not None:
@@ -102,13 +89,13 @@ def _new_system(place: Place, reference: dict[str, Any], disk: dict[str, Any]) -
         if size > _LARGEST_SYSTEM_GIB:
             raise invalid_parameter("osDisk.diskSizeGB", f"An OS disk has at most {_LARGEST_SYSTEM_GIB} GB.")
         if size < image.size_gib:
-            raise not_allowed(
+            raise fields.not_allowed(
                 f"The specified disk size {size} GB is smaller than the size of the corresponding disk in the VM "
                 f"image: {image.size_gib} GB. This is not allowed. Please choose equal or greater size or do not "
                 "specify an explicit size.",
                 "osDisk.diskSizeGB",
             )
-    name = text(disk.get("name"), "osDisk.name")
+    name = fields.text(disk.get("name"), "osDisk.name")
     own_name = name or f"{parse_id(place.vm_id).name}_OsDisk_1_{uuid.uuid4().hex}"
     sku = _sku(place, disk, "osDisk")
     source = (
@@ -150,7 +137,7 @@ def read_data_disks(place: Place, profile: dict[str, Any]) -> list[dict[str, Any
     """Return the entries of `dataDisks`, each with its own LUN."""
     given: list[dict[str, Any]] = section(profile, "dataDisks", list)
     if len(given) > place.size.data_disks:
-        raise not_allowed(
+        raise fields.not_allowed(
             f"The maximum number of data disks allowed to be attached to a VM of this size is {place.size.data_disks}.",
             "dataDisks",
         )
@@ -158,7 +145,7 @@ def read_data_disks(place: Place, profile: dict[str, Any]) -> list[dict[str, Any
     for disk in given:
         number = disk.get("lun") if isinstance(disk, dict) else None
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 64:
-            raise invalid_value("dataDisk.lun")
+            raise fields.invalid_value("dataDisk.lun")
         if number in numbers:
             raise invalid_parameter("dataDisks", f"A disk at LUN {number} already exists.")
         numbers.add(number)
@@ -167,9 +154,9 @@ def read_data_disks(place: Place, profile: dict[str, Any]) -> list[dict[str, Any
 
 def add_data_disk(place: Place, storage: Storage, given: dict[str, Any]) -> None:
     """Add a data disk, a new or an existing one."""
-    option = choice(given.get("createOption"), "dataDisk.createOption", ("Empty", "Attach", "FromImage", "Copy"))
+    option = fields.choice(given.get("createOption"), "dataDisk.createOption", ("Empty", "Attach", "FromImage", "Copy"))
     if option is None:
-        raise required("dataDisk.createOption")
+        raise fields.required("dataDisk.createOption")
     number = given["lun"]
     if option == "Attach":
         disk = _existing(place, given, "dataDisk")
@@ -177,9 +164,9 @@ def add_data_disk(place: Place, storage: Storage, given: dict[str, Any]) -> None
         sku, size = disk.body["sku"]["name"], disk.properties["diskSizeGB"]
     elif option == "Empty":
         if given.get("diskSizeGB") is None:
-            raise required("dataDisk.diskSizeGB")
+            raise fields.required("dataDisk.diskSizeGB")
         sku, size = _sku(place, given, "dataDisk"), check_disk_size(given["diskSizeGB"], "dataDisk.diskSizeGB")
-        name = text(given.get("name"), "dataDisk.name") or ""
+        name = fields.text(given.get("name"), "dataDisk.name") or ""
         own_name = name or f"{parse_id(place.vm_id).name}_disk{number + 2}_{uuid.uuid4().hex}"
         plan = _plan(place, own_name, sku, size, {"createOption": "Empty"})
         storage.made.append(plan)
@@ -195,7 +182,7 @@ def add_data_disk(place: Place, storage: Storage, given: dict[str, Any]) -> None
 def _shown(disk: dict[str, Any], name: str | None, option: str, sku: str, size: int, *, system: bool) -> dict[str, Any]:
     """Return a disk as the VM shows it. Name and id follow once it exists."""
     where = "osDisk" if system else "dataDisk"
-    caching = choice(disk.get("caching"), f"{where}.caching", _CACHING) or ("ReadWrite" if system else "None")
+    caching = fields.choice(disk.get("caching"), f"{where}.caching", _CACHING) or ("ReadWrite" if system else "None")
     shown: dict[str, Any] = {"osType": "Linux"} if system else {}
     if name:
         shown["name"] = name
@@ -203,11 +190,12 @@ def _shown(disk: dict[str, Any], name: str | None, option: str, sku: str, size: 
         "createOption": option,
         "caching": caching,
         "managedDisk": {"storageAccountType": sku},
-        "deleteOption": choice(disk.get("deleteOption"), f"{where}.deleteOption", ("Detach", "Delete")) or "Detach",
+        "deleteOption": fields.choice(disk.get("deleteOption"), f"{where}.deleteOption", ("Detach", "Delete"))
+        or "Detach",
         "diskSizeGB": size,
     }
     if not system:
-        shown["toBeDetached"] = boolean(disk.get("toBeDetached"), "dataDisk.toBeDetached", False)
+        shown["toBeDetached"] = fields.boolean(disk.get("toBeDetached"), "dataDisk.toBeDetached", False)
     return shown
 
 
@@ -220,7 +208,7 @@ def _sku(place: Place, disk: dict[str, Any], where: str) -> str:
 def _plan(
     place: Place, name: str, sku: str, size: int, creation: dict[str, Any], generation: str | None = None
 ) -> DiskPlan:
-    check_entity_name(name, "diskName")
+    fields.check_entity_name(name, "diskName")
     disk_id = place.disk_id(name)
     if place.cloud.store.get(disk_id) is not None:
         raise ArmError(
@@ -236,13 +224,13 @@ def _plan(
 def _existing(place: Place, given: dict[str, Any], where: str) -> Resource:
     """Return a disk that exists and is unattached."""
     name = f"{where}.managedDisk.id"
-    disk_id = text(section(given, "managedDisk").get("id"), name)
+    disk_id = fields.text(section(given, "managedDisk").get("id"), name)
     if not disk_id:
-        raise required(name)
+        raise fields.required(name)
     try:
         disk = place.cloud.store.get(disk_id) if parse_id(disk_id).type.lower() == DISKS.lower() else None
     except ValueError:
-        raise invalid_value(name) from None
+        raise fields.invalid_value(name) from None
     if disk is None or disk.location != place.location:
         raise ArmError(404, "NotFound", f"Disk {disk_id} is not found.", target=name)
     owner = disk.body.get("managedBy")

@@ -1,7 +1,5 @@
 """Change a VM: what a PUT or PATCH may change, and in which power state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,21 +9,14 @@ from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_tags, section
+from gpuinfra.sandbox.services.compute import vm_checks
 from gpuinfra.sandbox.services.compute.disk_body import DiskPlan, check_disk_size, resize
 from gpuinfra.sandbox.services.compute.disks import detach_disk
 from gpuinfra.sandbox.services.compute.fields import change_not_allowed, choice, not_allowed, text
-from gpuinfra.sandbox.services.compute.vm_checks import (
-    check_generation,
-    check_kept,
-    check_quota,
-    check_size,
-    is_spot,
-    read_spot,
-)
-from gpuinfra.sandbox.services.compute.vm_create import check_modelled, sizing
+from gpuinfra.sandbox.services.compute.vm_create import check_modelled
 from gpuinfra.sandbox.services.compute.vm_identity import apply_identity
 from gpuinfra.sandbox.services.compute.vm_network_profile import change_nics, read_network
-from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, power_state
+from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, state_of
 from gpuinfra.sandbox.services.compute.vm_security_profile import change_security
 from gpuinfra.sandbox.services.compute.vm_storage_profile import Place, Storage, add_data_disk, read_data_disks
 
@@ -50,8 +41,8 @@ def change_vm(call: Call, vm: Resource, body: dict[str, Any]) -> Change:
     if "tags" in body:
         vm.body["tags"] = check_tags(body)
     apply_identity(call.cloud, vm, body)
-    change_security(vm, properties, is_deallocated=power_state(vm) == DEALLOCATED)
-    vm.properties.update(check_kept(properties))
+    change_security(vm, properties, is_deallocated=state_of(vm) == DEALLOCATED)
+    vm.properties.update(vm_checks.check_kept(properties))
     if (user_data := text(properties.get("userData"), "userData")) is not None:
         vm.hidden["userData"] = user_data
     _change_storage(call, vm, properties, size, change)
@@ -98,8 +89,8 @@ def _change_size(call: Call, vm: Resource, properties: dict[str, Any], change: C
     given = section(properties, "hardwareProfile").get("vmSize")
     again = bool(vm.hidden.get("neverAllocated"))
     if before is None or (given is not None and (not isinstance(given, str) or given.lower() != present.lower())):
-        size = check_size(cloud, properties, vm.location)
-        check_generation(size, vm.hidden.get("generation", "V1"))
+        size = vm_checks.check_size(cloud, properties, vm.location)
+        vm_checks.check_generation(size, vm.hidden.get("generation", "V1"))
         disks = vm.properties["storageProfile"]["dataDisks"]
         nics = vm.properties["networkProfile"]["networkInterfaces"]
         if len(disks) > size.data_disks or len(nics) > size.nics:
@@ -113,19 +104,18 @@ def _change_size(call: Call, vm: Resource, properties: dict[str, Any], change: C
         size = before
         if not again:
             return size
-        check_size(cloud, vm.properties, vm.location)
+        vm_checks.check_size(cloud, vm.properties, vm.location)
     _check_quota(call, vm, before, size)
     vm.properties["hardwareProfile"] = {"vmSize": size.name}
-    vm.hidden |= sizing(size)
     return size
 
 
 def _check_quota(call: Call, vm: Resource, before: Size | None, size: Size) -> None:
-    spot = is_spot(vm.properties)
-    counted = spot or power_state(vm) != DEALLOCATED
+    spot = vm_checks.is_spot(vm.properties)
+    counted = spot or state_of(vm) != DEALLOCATED
     if counted or vm.hidden.get("neverAllocated"):
         freed = (before, spot) if before and counted else None
-        check_quota(call.cloud, size, vm.location, spot, freed)
+        vm_checks.check_quota(call.cloud, size, vm.location, spot, freed)
 
 
 def _change_spot(call: Call, vm: Resource, given: dict[str, Any], size: Size) -> None:
@@ -135,8 +125,8 @@ def _change_spot(call: Call, vm: Resource, given: dict[str, Any], size: Size) ->
         return
     present = {name: vm.properties[name] for name in names if name in vm.properties}
     priority = choice(wanted.get("priority"), "priority", ("Regular", "Spot", "Low"))
-    if priority and is_spot({"priority": priority}) != is_spot(present):
-        if not is_spot(present):
+    if priority and vm_checks.is_spot({"priority": priority}) != vm_checks.is_spot(present):
+        if not vm_checks.is_spot(present):
             raise ArmError(
                 409,
                 "VMPriorityCannotBeApplied",
@@ -144,10 +134,10 @@ def _change_spot(call: Call, vm: Resource, given: dict[str, Any], size: Size) ->
                 "priority was specified when the Virtual Machine was created.",
             )
         raise change_not_allowed("priority")
-    spot = read_spot(call.cloud, {**present, **wanted}, size, vm.location, "Update VM")
+    spot = vm_checks.read_spot(call.cloud, {**present, **wanted}, size, vm.location, "Update VM")
     if spot.get("evictionPolicy") != present.get("evictionPolicy"):
         raise change_not_allowed("evictionPolicy")
-    if spot.get("billingProfile") != present.get("billingProfile") and power_state(vm) != DEALLOCATED:
+    if spot.get("billingProfile") != present.get("billingProfile") and state_of(vm) != DEALLOCATED:
         raise ArmError(
             409,
             "MaxPriceChangeNotAllowedForAllocatedVMs",
@@ -233,7 +223,7 @@ def _grow(call: Call, vm: Resource, size_gib: int) -> None:
     present, disk = vm.properties["storageProfile"]["osDisk"], call.cloud.store.get(vm.hidden["disks"]["os"])
     if disk is None or size_gib == present["diskSizeGB"]:
         return
-    if power_state(vm) != DEALLOCATED:
+    if state_of(vm) != DEALLOCATED:
         raise not_allowed(
             "Resizing the OS disk is allowed only when creating a VM or when the VM is deallocated.",
             "osDisk.diskSizeGB",
@@ -251,7 +241,7 @@ def _change_network(call: Call, vm: Resource, properties: dict[str, Any], size: 
     present = vm.properties["networkProfile"]
     wanted = read_network(call, vm.id, vm.location, size, properties)
     before = {key(one["id"]) for one in present["networkInterfaces"]}
-    if {key(one["id"]) for one in wanted["networkInterfaces"]} != before and power_state(vm) != DEALLOCATED:
+    if {key(one["id"]) for one in wanted["networkInterfaces"]} != before and state_of(vm) != DEALLOCATED:
         raise not_allowed(
             f"Network interfaces of the VM '{vm.name}' can be changed only while it is deallocated.",
             "networkProfile.networkInterfaces",

@@ -1,12 +1,10 @@
 """Fields in the bodies of Microsoft.Network, and the errors for values it refuses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.errors import ArmError, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 
 # What clients send for "not used"; a property that is not modelled may have one of these values.
@@ -33,12 +31,8 @@ def wrong_value(value: Any, kind: str, path: str) -> ArmError:
 
 def text(mapping: dict[str, Any], name: str, path: str, default: str | None = None) -> str | None:
     """Return the string, or the default where the field is absent or null."""
-    value = mapping.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str):
-        raise wrong_value(value, "String", f"{path}.{name}")
-    return value
+    value = _typed(mapping, name, path, str, "String")
+    return default if value is None else str(value)
 
 
 def choice(mapping: dict[str, Any], name: str, path: str, allowed: Sequence[str], default: str) -> str:
@@ -50,24 +44,24 @@ def choice(mapping: dict[str, Any], name: str, path: str, allowed: Sequence[str]
     raise wrong_value(value, " | ".join(allowed), f"{path}.{name}")
 
 
+def _typed(mapping: dict[str, Any], name: str, path: str, kind: type, title: str) -> Any:
+    """Return a value of exactly this type, or None where the field is absent or null."""
+    value = mapping.get(name)
+    if value is not None and type(value) is not kind:
+        raise wrong_value(value, title, f"{path}.{name}")
+    return value
+
+
 def boolean(mapping: dict[str, Any], name: str, path: str, *, default: bool = False) -> bool:
     """Return the boolean, or the default where the field is absent or null."""
-    value = mapping.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise wrong_value(value, "Boolean", f"{path}.{name}")
-    return value
+    value = _typed(mapping, name, path, bool, "Boolean")
+    return default if value is None else bool(value)
 
 
 def integer(mapping: dict[str, Any], name: str, path: str, default: int) -> int:
     """Return the integer, or the default where the field is absent or null."""
-    value = mapping.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise wrong_value(value, "Int32", f"{path}.{name}")
-    return value
+    value = _typed(mapping, name, path, int, "Int32")
+    return default if value is None else int(value)
 
 
 def texts(mapping: dict[str, Any], name: str, path: str) -> list[str]:
@@ -141,9 +135,4 @@ def only_known(mapping: dict[str, Any], known: Sequence[str], path: str) -> None
     """Refuse properties that the embedded Azure would have to ignore."""
     for name, value in mapping.items():
         if name not in known and value not in _NOTHING:
-            raise ArmError(
-                501,
-                "NotInSandbox",
-                f"The embedded Azure does not model the property '{path}.{name}'. Nothing was done. Azure itself may "
-                "know it.",
-            )
+            raise not_modelled(f"the property '{path}.{name}'")

@@ -1,32 +1,20 @@
-"""What all network resources share: names, regions, references, and operations that write and delete them.
+"""What all network resources share: their kinds, bodies and references.
 
 Nested resources (subnets, security rules) are stored in the body of their parent and share its ETag, as in Azure.
+References are stored with the user, not with what is used, so they disappear together with the user.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuinfra.sandbox.kernel.call import Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
-from gpuinfra.sandbox.kernel.errors import ArmError, parent_not_found
-from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS, Operation
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_conditions,
-    check_name,
-    check_same_location,
-    require_group,
-    require_location,
-    require_object,
-    require_resource,
-    resource_id,
-)
-from gpuinfra.sandbox.services.network.fields import bad_request, only_known
-from gpuinfra.sandbox.services.network.references import keep
+from gpuinfra.sandbox.services.common import check_name, check_tags, section
+from gpuinfra.sandbox.services.network.fields import bad_request, item_names, items, only_known, wrong_value
 
 NAMESPACE = "Microsoft.Network"
 UPDATING, SUCCEEDED, FAILED, DELETING = "Updating", "Succeeded", "Failed", "Deleting"
@@ -45,7 +33,6 @@ class Kind:
 
     @property
     def full_type(self) -> str:
-        """The type with its provider."""
         return f"{NAMESPACE}/{self.type}"
 
     @property
@@ -64,46 +51,121 @@ class Kind:
         )
 
 
-# Find
+# Bodies
 
 
-def find(call: Call, kind: Kind, *, for_write: bool = False) -> tuple[str, Resource | None]:
-    """Return the id that the call names, in the spelling of the first write, and the resource if it exists."""
-    require_group(call, for_write=for_write)
-    if call.method == "PUT":
-        kind.check_name(call["name"])
-    wanted = resource_id(call, NAMESPACE, (kind.type, call["name"]))
-    existing = call.cloud.store.get(wanted)
-    return (existing.id if existing else wanted), existing
+def new_resource(
+    kind: Kind, own_id: str, location: str, body: dict[str, Any], existing: Resource | None, known: Sequence[str]
+) -> tuple[Resource, dict[str, Any]]:
+    """Return a resource with what every kind has, and the `properties` of the request, which are all `known`."""
+    resource = Resource(own_id, location, {}, dict(existing.hidden) if existing else {})
+    sent = section(body, "properties")
+    only_known(sent, known, "properties")
+    resource.body = {
+        "name": resource.name,
+        "id": own_id,
+        "type": kind.full_type,
+        "location": location,
+        **({"tags": check_tags(body)} if body.get("tags") is not None else {}),
+        "properties": {
+            "provisioningState": UPDATING,
+            "resourceGuid": existing.properties["resourceGuid"] if existing else str(uuid.uuid4()),
+        },
+    }
+    return resource, sent
 
 
-def require_parent(call: Call, kind: Kind, *, for_write: bool = False) -> Resource:
-    """Return the parent of a nested resource, or raise 404."""
-    wanted, existing = find(call, kind, for_write=for_write)
-    if existing is None and for_write:
-        raise parent_not_found(call["name"])
-    return require_resource(call, wanted, kind.full_type, call["name"])
+def new_item(
+    kind: Kind, parent: Resource, name: str, given: dict[str, Any], path: str, known: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a nested resource with what every kind has, and the `properties` of the request, which are all `known`."""
+    kind.check_name(name)
+    sent = given.get("properties") or {}
+    if not isinstance(sent, dict):
+        raise wrong_value(sent, "Object", path)
+    only_known(sent, known, path)
+    own_id = f"{parent.id}/{kind.list_name}/{name}"
+    return {"name": name, "id": own_id, "type": kind.full_type, "properties": {"provisioningState": UPDATING}}, sent
+
+
+def build_items(
+    kind: Kind,
+    sent: dict[str, Any],
+    existing: Resource | None,
+    build: Callable[[str, dict[str, Any], str], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Build the nested resources in a request. One that exists keeps the spelling of its name."""
+    wanted, path, built = items(sent, kind.list_name, "properties"), f"properties.{kind.list_name}", []
+    for place, name in enumerate(item_names(wanted, path)):
+        old = nested_item(existing, kind, name) if existing else None
+        built.append(build(old["name"] if old else name, wanted[place], f"{path}[{place}].properties"))
+    return built
 
 
 def nested_item(resource: Resource, kind: Kind, name: str) -> dict[str, Any] | None:
     """Return a nested resource by its name."""
-    for item in resource.properties[kind.list_name]:
-        if item["name"].lower() == name.lower():
-            return dict(item)
-    return None
+    found = (item for item in resource.properties[kind.list_name] if item["name"].lower() == name.lower())
+    return next(found, None)
 
 
-def check_put(call: Call, kind: Kind) -> tuple[str, Resource | None, str]:
-    """Return id, existing resource and location of a PUT, after the checks that all kinds share."""
-    own_id, existing = find(call, kind, for_write=True)
-    body = require_object(call)
-    location = require_location(call, body, kind.full_type)
-    only_known({"extendedLocation": body.get("extendedLocation")}, (), kind.type)
-    if existing is not None:
-        check_same_location(existing, location)
-    check_conditions(call, existing)
-    check_idle(call, existing, own_id)
-    return own_id, existing, location
+def set_state(resource: Resource, state: str, nested: tuple[str, str] | None = None) -> None:
+    """Set the provisioning state of a nested resource, or of the resource and everything nested in it."""
+    if nested is None:
+        resource.properties["provisioningState"] = state
+    for list_name in NESTED:
+        for item in resource.properties.get(list_name, []):
+            if nested is None or (list_name, item["name"].lower()) == (nested[0], nested[1].lower()):
+                item["properties"]["provisioningState"] = state
+
+
+# References
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use: `user` is an id, `address` its private address in a subnet."""
+
+    user: str
+    address: str | None
+
+    @property
+    def is_nic(self) -> bool:
+        return "/networkinterfaces/" in self.user.lower()
+
+
+Uses = dict[str, list[Use]]
+
+
+def keep(cloud: Cloud, resource: Resource) -> Resource:
+    """Store a resource, and what it uses."""
+    cloud.store.set_uses(resource.key, _references(resource.body))
+    return cloud.store.put(resource, cloud.now)
+
+
+def _references(body: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    properties = body["properties"]
+    for holder in [body, *(item for name in NESTED for item in properties.get(name, []))]:
+        inner = holder["properties"]
+        for name in ("networkSecurityGroup", "subnet", "publicIPAddress"):
+            if name in inner:
+                yield key(inner[name]["id"]), holder["id"], inner.get("privateIPAddress") if name == "subnet" else None
+    # A public IP uses an address and a DNS name, which must be unique.
+    for taken in (properties.get("ipAddress"), properties.get("dnsSettings", {}).get("fqdn")):
+        if taken:
+            yield taken, body["id"], None
+
+
+def uses(cloud: Cloud, resource_id: str | None = None) -> Uses:
+    """Return uses by the key of what is used: for a resource and what is nested in it, or for all."""
+    found: Uses = {}
+    for target, user, address in cloud.store.uses(None if resource_id is None else key(resource_id)):
+        found.setdefault(target, []).append(Use(user, address))
+    return found
+
+
+def users_of(cloud: Cloud, resource_id: str) -> list[Use]:
+    """Return what uses a resource, address or DNS name."""
+    return uses(cloud, resource_id).get(key(resource_id), [])
 
 
 def require_reference(cloud: Cloud, wanted: str, location: str, user: str) -> dict[str, Any]:
@@ -125,9 +187,6 @@ def require_reference(cloud: Cloud, wanted: str, location: str, user: str) -> di
     return body
 
 
-# Errors
-
-
 def not_provisioned(wanted: str, user: str, state: str, operation: str) -> ArmError:
     """Return the error for a reference to a resource that is being changed. The SDK retries it."""
     message = (
@@ -136,112 +195,3 @@ def not_provisioned(wanted: str, user: str, state: str, operation: str) -> ArmEr
     )
     details = [{"code": "ReferencedResourceNotProvisioned", "message": message}]
     return ArmError(429, "RetryableError", "A retryable error occurred.", details=details)
-
-
-def check_idle(call: Call, resource: Resource | None, target: str) -> None:
-    """Raise if another operation runs on the resource or on what is nested in it.
-
-    A second PUT of the same resource supersedes the first, as in Azure.
-    """
-    running = resource.hidden.get("operation") if resource else None
-    state = call.cloud.store.get_operation(running["id"]) if running else None
-    if (
-        running
-        and state
-        and state["status"] == IN_PROGRESS
-        and (running["target"] != key(target) or running["deletes"])
-    ):
-        uri = (
-            f"{call.base_url}/subscriptions/{call.cloud.subscription}/providers/{NAMESPACE}/locations/"
-            f"{state['location']}/operations/{running['id']}?api-version={call.api_version}"
-        )
-        raise ArmError(
-            409,
-            "AnotherOperationInProgress",
-            "Another operation on this or dependent resource is in progress. To retrieve status of the operation use "
-            f"uri: {uri}.",
-            details=[],
-        )
-
-
-# Operations
-
-
-def begin(call: Call, kind: Kind, resource: Resource, verb: str, nested: str | None = None) -> Operation:
-    """Start the operation of a PUT or DELETE and store the resource in its intermediate state."""
-    target = f"{resource.id}/{kind.list_name}/{nested}" if nested else resource.id
-    set_state(resource, UPDATING if verb == "put" else DELETING, (kind.list_name, nested) if nested else None)
-    operation = call.cloud.operations.begin(
-        call,
-        provider=NAMESPACE,
-        location=resource.location,
-        resource_id=target,
-        action=f"{kind.type}/{'write' if verb == 'put' else 'delete'}",
-        latency=f"{kind.latency}-{verb}",
-        effect=f"{kind.latency}-{verb}",
-        payload={"id": resource.id, "guid": resource.properties["resourceGuid"], "nested": nested},
-        retry_after=kind.retry_after if verb == "put" else (10, 10),
-    )
-    resource.hidden["operation"] = {
-        "id": operation.id,
-        "target": key(target),
-        "name": f"{verb.capitalize()}{kind.title}Operation",
-        "deletes": verb == "delete",
-    }
-    keep(call.cloud, resource)
-    return operation
-
-
-def set_state(resource: Resource, state: str, nested: tuple[str, str] | None = None) -> None:
-    """Set the provisioning state of a nested resource, or of the resource and everything nested in it."""
-    if nested is None:
-        resource.properties["provisioningState"] = state
-    for list_name in NESTED:
-        for item in resource.properties.get(list_name, []):
-            if nested is None or (list_name, item["name"].lower()) == (nested[0], nested[1].lower()):
-                item["properties"]["provisioningState"] = state
-
-
-def add_effects(effects: Effects, kind: Kind, finish: Callable[[Cloud, Resource], None] | None = None) -> None:
-    """Register what ends the operations of this kind; `finish` changes the resource after a successful PUT."""
-
-    def settle(cloud: Cloud, payload: dict[str, Any]) -> None:
-        resource = cloud.store.get(payload["id"])
-        if resource is None or resource.hidden.get("operation", {}).get("id") != payload["operation"]:
-            raise _superseded(kind, payload["operation"])
-        if finish and "failure" not in payload:
-            finish(cloud, resource)
-        end(cloud, kind, resource, payload)
-
-    def remove(cloud: Cloud, payload: dict[str, Any]) -> None:
-        resource = cloud.store.get(payload["id"])
-        # A resource created again under the same name is another one.
-        if resource is None or resource.properties["resourceGuid"] != payload["guid"]:
-            return
-        if "failure" in payload:
-            end(cloud, kind, resource, payload)
-        elif payload["nested"] is None:
-            cloud.store.delete(resource.id)
-        else:
-            name, rest = payload["nested"].lower(), resource.properties[kind.list_name]
-            resource.properties[kind.list_name] = [item for item in rest if item["name"].lower() != name]
-            resource.hidden.pop("operation", None)
-            keep(cloud, resource)
-
-    effects.add(f"{kind.latency}-put")(settle)
-    effects.add(f"{kind.latency}-delete")(remove)
-
-
-def end(cloud: Cloud, kind: Kind, resource: Resource, payload: dict[str, Any]) -> None:
-    """Set the final provisioning state and store the resource."""
-    nested = payload.get("nested")
-    state = FAILED if "failure" in payload else SUCCEEDED
-    set_state(resource, state, (kind.list_name, nested) if nested else None)
-    resource.hidden.pop("operation", None)
-    keep(cloud, resource)
-
-
-def _superseded(kind: Kind, operation: str) -> ArmError:
-    message = f"Operation Put{kind.title}Operation ({operation}) was canceled and superseded by another operation."
-    details = [{"code": "CanceledAndSupersededDueToAnotherOperation", "message": message}]
-    return ArmError(409, "Canceled", "Operation was canceled.", details=details)

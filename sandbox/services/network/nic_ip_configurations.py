@@ -1,94 +1,67 @@
 """The IP configurations of a NIC: subnet, private address and public IP."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.errors import not_modelled
 from gpuinfra.sandbox.kernel.resource_id import key
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.network import subnets
-from gpuinfra.sandbox.services.network.fields import (
-    bad_request,
-    boolean,
-    cannot_parse,
-    choice,
-    item_names,
-    items,
-    only_known,
-    reference,
-    text,
-)
-from gpuinfra.sandbox.services.network.network_resource import UPDATING, Kind, require_reference
-from gpuinfra.sandbox.services.network.references import users_of
+from gpuinfra.sandbox.services.network import fields, subnets
+from gpuinfra.sandbox.services.network.network_resource import Kind, build_items, new_item, require_reference, users_of
 from gpuinfra.sandbox.services.network.subnets import free_address, usable
 
 KIND = Kind("networkInterfaces/ipConfigurations", "IpConfiguration", "nic")
 
 _KNOWN = (
-    "subnet",
-    "privateIPAddress",
-    "privateIPAllocationMethod",
-    "privateIPAddressVersion",
-    "publicIPAddress",
-    "primary",
-    "provisioningState",
-)
+    "subnet privateIPAddress privateIPAllocationMethod privateIPAddressVersion publicIPAddress primary "
+    "provisioningState"
+).split()
 
 
 def build(cloud: Cloud, nic: Resource, sent: dict[str, Any], existing: Resource | None) -> list[dict[str, Any]]:
     """Return all IP configurations of a NIC from its body. Each gets a private address that nothing else has."""
-    wanted = items(sent, "ipConfigurations", "properties")
-    if not wanted:
-        raise bad_request(
+    made = build_items(KIND, sent, existing, lambda *item: _configuration(cloud, nic, *item))
+    if not made:
+        raise fields.bad_request(
             "NetworkInterfaceMustHaveAtLeastOneIpConfiguration",
             f"Network interface {nic.id} must have one or more IP configurations.",
         )
     before = {item["name"].lower(): item for item in existing.properties["ipConfigurations"]} if existing else {}
-    made = []
-    for place, name in enumerate(item_names(wanted, "properties.ipConfigurations")):
-        old = before.get(name.lower())
-        path = f"properties.ipConfigurations[{place}].properties"
-        made.append(_configuration(cloud, nic, old["name"] if old else name, wanted[place], path))
     _set_primary(nic, made)
     _check_public_ips(cloud, nic, made)
     _assign_private_addresses(cloud, nic, made, before)
     return made
 
 
-def _configuration(cloud: Cloud, nic: Resource, name: str, item: dict[str, Any], path: str) -> dict[str, Any]:
-    KIND.check_name(name)
-    sent = item.get("properties") or {}
-    only_known(sent, _KNOWN, path)
-    own_id = f"{nic.id}/ipConfigurations/{name}"
-    subnet = reference(sent, "subnet", path, subnets.KIND.type)
+def _configuration(cloud: Cloud, nic: Resource, name: str, given: dict[str, Any], path: str) -> dict[str, Any]:
+    configuration, sent = new_item(KIND, nic, name, given, path, _KNOWN)
+    own_id, properties = configuration["id"], configuration["properties"]
+    subnet = fields.reference(sent, "subnet", path, subnets.KIND.type)
     if subnet is None:
-        raise cannot_parse("MissingJsonReferenceId", f"Value for reference id is missing. Path {path}.subnet.")
-    if choice(sent, "privateIPAddressVersion", path, ("IPv4", "IPv6"), "IPv4") == "IPv6":
-        raise ArmError(
-            501, "NotInSandbox", "The embedded Azure does not model private IPv6 addresses. Nothing was done."
-        )
-    properties: dict[str, Any] = {
-        "provisioningState": UPDATING,
-        "privateIPAddress": text(sent, "privateIPAddress", path) or "",
-        "privateIPAllocationMethod": choice(sent, "privateIPAllocationMethod", path, ("Dynamic", "Static"), "Dynamic"),
+        raise fields.cannot_parse("MissingJsonReferenceId", f"Value for reference id is missing. Path {path}.subnet.")
+    if fields.choice(sent, "privateIPAddressVersion", path, ("IPv4", "IPv6"), "IPv4") == "IPv6":
+        raise not_modelled("private IPv6 addresses")
+    properties |= {
+        "privateIPAddress": fields.text(sent, "privateIPAddress", path) or "",
+        "privateIPAllocationMethod": fields.choice(
+            sent, "privateIPAllocationMethod", path, ("Dynamic", "Static"), "Dynamic"
+        ),
     }
-    if address := reference(sent, "publicIPAddress", path, "publicIPAddresses"):
+    if address := fields.reference(sent, "publicIPAddress", path, "publicIPAddresses"):
         found = require_reference(cloud, address, nic.location, own_id)
         properties["publicIPAddress"] = {"id": found["id"]}
     found = require_reference(cloud, subnet, nic.location, nic.id)
     properties["subnet"] = {"id": found["id"]}
-    properties["primary"] = boolean(sent, "primary", path)
+    properties["primary"] = fields.boolean(sent, "primary", path)
     properties["privateIPAddressVersion"] = "IPv4"
-    return {"name": name, "id": own_id, "type": KIND.full_type, "properties": properties}
+    return configuration
 
 
 def _set_primary(nic: Resource, made: list[dict[str, Any]]) -> None:
     primary = [item for item in made if item["properties"]["primary"]]
     if len(primary) > 1:
-        raise bad_request(
+        raise fields.bad_request(
             "NetworkInterfaceHasMultiplePrimaryIpConfigurations",
             f"Network interface {nic.id} has more than one primary IP configuration.",
         )
@@ -105,7 +78,7 @@ def _check_public_ips(cloud: Cloud, nic: Resource, made: list[dict[str, Any]]) -
         others = [use.user for use in users_of(cloud, address) if not _is_own(nic, use.user)]
         user = used_here.get(key(address)) or (others[0] if others else None)
         if user:
-            raise bad_request(
+            raise fields.bad_request(
                 "PublicIPAddressInUse",
                 f"Resource {item['id']} is referencing public IP address {address} that is already allocated to "
                 f"resource {user}.",
@@ -156,7 +129,7 @@ class _Pool:
     def next(self) -> str:
         address = free_address(self.range, set(self.taken))
         if address is None:
-            raise bad_request(
+            raise fields.bad_request(
                 "SubnetIsFull",
                 f"Subnet {self.subnet} with address prefix {self.range} does not have enough capacity for 1 IP "
                 "addresses.",
@@ -169,19 +142,19 @@ class _Pool:
             address = ipaddress.IPv4Address(value)
         except ValueError:
             message = f"IP configuration {item['id']} has an invalid static private IP address '{value}'."
-            raise bad_request("InvalidIPAddress", message) from None
+            raise fields.bad_request("InvalidIPAddress", message) from None
         if address not in self.range:
-            raise bad_request(
+            raise fields.bad_request(
                 "PrivateIPAddressNotInSubnet",
                 f"Private static IP address {address} does not belong to the range of subnet prefix {self.range}.",
             )
         if not usable(self.range, address):
-            raise bad_request(
+            raise fields.bad_request(
                 "PrivateIPAddressInReservedRange",
                 f"Private static IP address {address} falls within reserved IP range of subnet prefix {self.range}.",
             )
         if not self.is_free(str(address)):
-            raise bad_request(
+            raise fields.bad_request(
                 "PrivateIPAddressIsAllocated",
                 f"IP configuration {item['id']} is using the private IP address {address} which is already allocated "
                 f"to resource {self.taken[str(address)]}.",
@@ -196,16 +169,16 @@ def _range(cloud: Cloud, subnet_id: str) -> ipaddress.IPv4Network:
             for prefix in subnets.prefixes(item["properties"], subnet_id):
                 if isinstance(prefix, ipaddress.IPv4Network):
                     return prefix
-    raise bad_request("SubnetIsFull", f"Subnet {subnet_id} has no IPv4 address prefix.")
+    raise fields.bad_request("SubnetIsFull", f"Subnet {subnet_id} has no IPv4 address prefix.")
 
 
 def delete_options(sent: dict[str, Any]) -> dict[str, str]:
     """Return what happens to each public IP when the VM is deleted: `Delete` or `Detach`."""
     found = {}
-    for place, item in enumerate(items(sent, "ipConfigurations", "properties")):
+    for place, item in enumerate(fields.items(sent, "ipConfigurations", "properties")):
         path = f"properties.ipConfigurations[{place}].properties"
         address = (item.get("properties") or {}).get("publicIPAddress")
         if isinstance(address, dict) and isinstance(address.get("properties"), dict):
-            option = choice(address["properties"], "deleteOption", path, ("Delete", "Detach"), "Detach")
+            option = fields.choice(address["properties"], "deleteOption", path, ("Delete", "Detach"), "Detach")
             found[key(str(address.get("id")))] = option
     return found

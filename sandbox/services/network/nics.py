@@ -1,72 +1,52 @@
 """Network interfaces (NICs)."""
 
-from __future__ import annotations
-
 import uuid
-from functools import partial
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import OPERATION_ERRORS
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import check_tags, require_object, section
+from gpuinfra.sandbox.services.common import section
 from gpuinfra.sandbox.services.network import nic_ip_configurations, public_ips
-from gpuinfra.sandbox.services.network.fields import bad_request, boolean, choice, only_known, reference, text, texts
-from gpuinfra.sandbox.services.network.handlers import (
-    Show,
-    add_nested_routes,
-    add_routes,
-    path_of,
-    with_etag,
-)
+from gpuinfra.sandbox.services.network.fields import bad_request, boolean, choice, reference, text, texts
+from gpuinfra.sandbox.services.network.handlers import add_kind, add_nested_kind, begin, check_put, path_of, with_etag
 from gpuinfra.sandbox.services.network.network_resource import (
     SUCCEEDED,
     Kind,
-    add_effects,
-    begin,
-    check_put,
+    Uses,
+    keep,
+    new_resource,
     require_reference,
     set_state,
 )
-from gpuinfra.sandbox.services.network.references import Uses, keep
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = Kind("networkInterfaces", "NetworkInterface", "nic", retry_after=(1, 2))
-add_effects(effects, KIND)
 
 _OWNED = ("macAddress", "primary", "virtualMachine")
 _KNOWN = (
-    "ipConfigurations",
-    "networkSecurityGroup",
-    "enableAcceleratedNetworking",
-    "enableIPForwarding",
+    *"ipConfigurations networkSecurityGroup enableAcceleratedNetworking enableIPForwarding dnsSettings".split(),
     "disableTcpStateTracking",
-    "dnsSettings",
     # Read-only, or with the one value that is modelled.
     *_OWNED,
-    "allowPort25Out",
-    "nicAuxiliarySkuBillingNotificationType",
-    "nicType",
-    "provisioningState",
-    "resourceGuid",
+    *"allowPort25Out nicAuxiliarySkuBillingNotificationType nicType provisioningState resourceGuid".split(),
     "vnetEncryptionSupported",
 )
 # Since this version a new NIC exists at once, without an operation.
 _AT_ONCE = "2023-11-01"
 
 
-@routes.add("PUT", path_of(KIND))
+@service.route("PUT", path_of(KIND))
 def _put_nic(call: Call) -> Answer:
-    own_id, existing, location = check_put(call, KIND)
-    nic = build(call.cloud, own_id, location, require_object(call), existing)
+    body, existing, own_id, location = check_put(call, KIND)
+    nic = build(call.cloud, own_id, location, body, existing)
     if existing is None and call.api_version >= _AT_ONCE and not _operation_fault_is_armed(call, own_id, location):
         keep(call.cloud, nic)
-        return Answer(201, show(call.cloud, nic, {}))
+        return Answer(201, _show(call.cloud, nic, {}))
     operation = begin(call, KIND, nic, "put")
     if existing is None:
         set_state(nic, SUCCEEDED)
@@ -74,8 +54,7 @@ def _put_nic(call: Call) -> Answer:
     elif owner(call.cloud, nic):
         for public_ip_id in public_ip_ids(nic):
             public_ips.assign_address(call.cloud, public_ip_id)
-    body = show(call.cloud, nic, {})
-    return call.cloud.operations.created(call, operation, body, new=existing is None)
+    return call.cloud.operations.created(call, operation, _show(call.cloud, nic, {}), new=existing is None)
 
 
 def _operation_fault_is_armed(call: Call, own_id: str, location: str) -> bool:
@@ -91,12 +70,9 @@ def _operation_fault_is_armed(call: Call, own_id: str, location: str) -> bool:
 
 def build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existing: Resource | None) -> Resource:
     """Return a NIC from its body; it has its addresses and is provisioned."""
-    nic = Resource(own_id, location, {}, dict(existing.hidden) if existing else {})
-    sent, path = section(body, "properties"), "properties"
-    only_known(sent, _KNOWN, path)
+    nic, sent = new_resource(KIND, own_id, location, body, existing, _KNOWN)
+    path = "properties"
     properties: dict[str, Any] = {
-        "provisioningState": SUCCEEDED,
-        "resourceGuid": existing.properties["resourceGuid"] if existing else str(uuid.uuid4()),
         "ipConfigurations": nic_ip_configurations.build(cloud, nic, sent, existing),
         "dnsSettings": _dns_settings(sent, existing),
         "enableAcceleratedNetworking": boolean(sent, "enableAcceleratedNetworking", path),
@@ -117,15 +93,8 @@ def build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existi
         "auxiliaryMode": "None",
         "auxiliarySku": "None",
     }
-    nic.body = {
-        "name": nic.name,
-        "id": own_id,
-        **({"tags": check_tags(body)} if body.get("tags") is not None else {}),
-        "properties": properties,
-        "type": KIND.full_type,
-        "location": location,
-        "kind": "Regular",
-    }
+    nic.body["kind"] = "Regular"
+    nic.properties.update(properties)
     nic.hidden["addressDeleteOptions"] = nic_ip_configurations.delete_options(sent)
     set_state(nic, SUCCEEDED)
     return nic
@@ -183,7 +152,7 @@ def primary_configuration(nic: Resource | None) -> dict[str, Any]:
 # Read and delete
 
 
-def show(cloud: Cloud, nic: Resource, _uses: Uses) -> dict[str, Any]:
+def _show(cloud: Cloud, nic: Resource, _uses: Uses) -> dict[str, Any]:
     """Return a NIC as it is answered."""
     body = with_etag(nic)
     if owner(cloud, nic) is None:
@@ -192,14 +161,10 @@ def show(cloud: Cloud, nic: Resource, _uses: Uses) -> dict[str, Any]:
     return body
 
 
-def _show(call: Call) -> Show:
-    return partial(show, call.cloud)
-
-
 def _check_unused(cloud: Cloud, nic: Resource) -> None:
     if vm_id := owner(cloud, nic):
         raise in_use(nic, vm_id)
 
 
-add_routes(routes, KIND, _show, _check_unused)
-add_nested_routes(routes, KIND, nic_ip_configurations.KIND, _show)
+add_kind(service, KIND, show=_show, check_unused=_check_unused)
+add_nested_kind(service, KIND, nic_ip_configurations.KIND, show=_show)

@@ -1,34 +1,22 @@
 """Security rules, which are stored in the body of their NSG."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.network.fields import bad_request, integer, only_known, text, texts, wrong_value
-from gpuinfra.sandbox.services.network.network_resource import UPDATING, Kind
+from gpuinfra.sandbox.services.network.fields import bad_request, integer, text, texts
+from gpuinfra.sandbox.services.network.network_resource import Kind, new_item
 
 KIND = Kind("networkSecurityGroups/securityRules", "SecurityRule", "rule")
 
 _KNOWN = (
-    "description",
-    "protocol",
-    "sourcePortRange",
-    "sourcePortRanges",
-    "destinationPortRange",
-    "destinationPortRanges",
-    "sourceAddressPrefix",
-    "sourceAddressPrefixes",
-    "destinationAddressPrefix",
-    "destinationAddressPrefixes",
-    "access",
-    "priority",
-    "direction",
-    "provisioningState",
-)
+    "description protocol sourcePortRange sourcePortRanges destinationPortRange destinationPortRanges "
+    "sourceAddressPrefix sourceAddressPrefixes destinationAddressPrefix destinationAddressPrefixes access priority "
+    "direction provisioningState"
+).split()
 _PROTOCOLS = ("Tcp", "Udp", "Icmp", "Esp", "Ah", "*")
 # https://learn.microsoft.com/azure/virtual-network/service-tags-overview: those an NSG for VMs may need.
 _SERVICE_TAGS = frozenset(
@@ -42,36 +30,19 @@ _SERVICE_TAGS = frozenset(
     "powerbi servicebus servicefabric sql sqlmanagement storage storagesyncservice virtualnetwork".split()
 )
 
+_VNET = "VirtualNetwork"
 # Name, description, source, destination, access, priority.
 _DEFAULTS = {
     "Inbound": (
+        ("AllowVnetInBound", "Allow inbound traffic from all VMs in VNET", _VNET, _VNET, "Allow", 65000),
         (
-            "AllowVnetInBound",
-            "Allow inbound traffic from all VMs in VNET",
-            "VirtualNetwork",
-            "VirtualNetwork",
-            "Allow",
-            65000,
-        ),
-        (
-            "AllowAzureLoadBalancerInBound",
-            "Allow inbound traffic from azure load balancer",
-            "AzureLoadBalancer",
-            "*",
-            "Allow",
-            65001,
+            *("AllowAzureLoadBalancerInBound", "Allow inbound traffic from azure load balancer"),
+            *("AzureLoadBalancer", "*", "Allow", 65001),
         ),
         ("DenyAllInBound", "Deny all inbound traffic", "*", "*", "Deny", 65500),
     ),
     "Outbound": (
-        (
-            "AllowVnetOutBound",
-            "Allow outbound traffic from all VMs to all VMs in VNET",
-            "VirtualNetwork",
-            "VirtualNetwork",
-            "Allow",
-            65000,
-        ),
+        ("AllowVnetOutBound", "Allow outbound traffic from all VMs to all VMs in VNET", _VNET, _VNET, "Allow", 65000),
         ("AllowInternetOutBound", "Allow outbound traffic from all VMs to Internet", "*", "Internet", "Allow", 65001),
         ("DenyAllOutBound", "Deny all outbound traffic", "*", "*", "Deny", 65500),
     ),
@@ -108,15 +79,10 @@ def default_rules(group: Resource) -> list[dict[str, Any]]:
     ]
 
 
-def build(group: Resource, name: str, item: dict[str, Any], path: str) -> dict[str, Any]:
+def build(_cloud: Cloud, group: Resource, name: str, given: dict[str, Any], path: str) -> dict[str, Any]:
     """Return a rule's body from a request's."""
-    KIND.check_name(name)
-    own_id = f"{group.id}/securityRules/{name}"
-    sent = item.get("properties") or {}
-    if not isinstance(sent, dict):
-        raise wrong_value(sent, "Object", path)
-    only_known(sent, _KNOWN, path)
-    properties: dict[str, Any] = {"provisioningState": UPDATING}
+    rule, sent = new_item(KIND, group, name, given, path, _KNOWN)
+    properties = rule["properties"]
     if description := text(sent, "description", path):
         if len(description) > 140:
             raise bad_request(
@@ -134,8 +100,8 @@ def build(group: Resource, name: str, item: dict[str, Any], path: str) -> dict[s
             if one is None and not several:
                 raise bad_request(
                     "SecurityRuleParameterMissing",
-                    f"Required security rule parameters are missing for security rule with Id: {own_id}. Security rule "
-                    f"must specify {side.capitalize()}{single} or {side.capitalize()}{plural}.",
+                    f"Required security rule parameters are missing for security rule with Id: {rule['id']}. Security "
+                    f"rule must specify {side.capitalize()}{single} or {side.capitalize()}{plural}.",
                 )
             if one is not None:
                 properties[f"{side}{single}"] = one
@@ -143,7 +109,8 @@ def build(group: Resource, name: str, item: dict[str, Any], path: str) -> dict[s
     properties["access"] = _one_of(sent, "access", path, ("Allow", "Deny"), "Access type")
     properties["priority"] = _priority(sent, path)
     properties["direction"] = _one_of(sent, "direction", path, ("Inbound", "Outbound"), "Direction")
-    return {"name": name, "id": own_id, "type": KIND.full_type, "properties": {**properties, **lists}}
+    properties.update(lists)
+    return rule
 
 
 def check_conflicts(rules: Sequence[dict[str, Any]]) -> None:

@@ -1,72 +1,37 @@
 """Public IPs. Their addresses are on loopback, where the guest of a VM listens."""
 
-from __future__ import annotations
-
 import hashlib
 import re
-import uuid
 from typing import Any
 
-from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
-from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import not_modelled
 from gpuinfra.sandbox.kernel.resource_id import key
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import check_tags, require_object, section
-from gpuinfra.sandbox.services.network.fields import bad_request, choice, integer, items, only_known, text, texts
-from gpuinfra.sandbox.services.network.handlers import (
-    add_routes,
-    answer_put,
-    path_of,
-    with_etag,
-)
-from gpuinfra.sandbox.services.network.network_resource import (
-    UPDATING,
-    Kind,
-    add_effects,
-    check_put,
-)
-from gpuinfra.sandbox.services.network.references import Uses, keep, users_of
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.network.fields import bad_request, choice, integer, items, text, texts
+from gpuinfra.sandbox.services.network.handlers import add_kind, with_etag
+from gpuinfra.sandbox.services.network.network_resource import Kind, Uses, keep, new_resource, users_of
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = Kind("publicIPAddresses", "PublicIpAddress", "address", retry_after=(1, 2))
 
 _KNOWN = (
-    "publicIPAddressVersion",
-    "publicIPAllocationMethod",
-    "idleTimeoutInMinutes",
-    "dnsSettings",
-    "ipTags",
-    "ddosSettings",
-    "ipAddress",
-    "ipConfiguration",
-    "provisioningState",
-    "resourceGuid",
-)
+    "publicIPAddressVersion publicIPAllocationMethod idleTimeoutInMinutes dnsSettings ipTags ddosSettings ipAddress "
+    "ipConfiguration provisioningState resourceGuid"
+).split()
 _COUNTER = "network-public-address"
 _COUNT = 2**16 - 2  # of 127.77.0.0/16, without its first and its last
 
 
-@routes.add("PUT", path_of(KIND))
-def _put_public_ip(call: Call) -> Answer:
-    own_id, existing, location = check_put(call, KIND)
-    public_ip = build(call.cloud, own_id, location, require_object(call), existing)
-    return answer_put(call, KIND, public_ip, new=existing is None, show=show)
-
-
 def build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existing: Resource | None) -> Resource:
     """Return a public IP from its body. Its address is assigned when the operation ends, and then stays."""
-    public_ip = Resource(own_id, location, {}, dict(existing.hidden) if existing else {})
-    sent = section(body, "properties")
-    only_known(sent, _KNOWN, "properties")
+    public_ip, sent = new_resource(KIND, own_id, location, body, existing, _KNOWN)
     sku = _sku(section(body, "sku"), existing)
     if choice(sent, "publicIPAddressVersion", "properties", ("IPv4", "IPv6"), "IPv4") == "IPv6":
-        raise ArmError(
-            501, "NotInSandbox", "The embedded Azure does not model public IPv6 addresses. Nothing was done."
-        )
+        raise not_modelled("public IPv6 addresses")
     standard = sku["name"] == "Standard"
     default = "Static" if standard else "Dynamic"
     method = choice(sent, "publicIPAllocationMethod", "properties", ("Static", "Dynamic"), default)
@@ -77,15 +42,9 @@ def build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existi
         )
     kept = existing.properties.get("ipAddress") if existing else None
     dns = _dns_settings(cloud, own_id, location, sent)
-    public_ip.body = {
-        "name": public_ip.name,
-        "id": own_id,
-        "location": location,
-        **({"tags": check_tags(body)} if body.get("tags") is not None else {}),
-        **_zones(cloud, own_id, location, body, existing),
-        "properties": {
-            "provisioningState": UPDATING,
-            "resourceGuid": existing.properties["resourceGuid"] if existing else str(uuid.uuid4()),
+    public_ip.body |= {**_zones(cloud, own_id, location, body, existing), "sku": sku}
+    public_ip.properties.update(
+        {
             **({"ipAddress": kept} if kept else {}),
             "publicIPAddressVersion": "IPv4",
             "publicIPAllocationMethod": method,
@@ -93,10 +52,8 @@ def build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existi
             **({"dnsSettings": dns} if dns else {}),
             "ipTags": _ip_tags(sent),
             **({"ddosSettings": _ddos_settings(sent)} if standard else {}),
-        },
-        "type": KIND.full_type,
-        "sku": sku,
-    }
+        }
+    )
     return public_ip
 
 
@@ -200,9 +157,6 @@ def assign_static_address(cloud: Cloud, public_ip: Resource) -> None:
         public_ip.properties["ipAddress"] = _next_address(cloud)
 
 
-add_effects(effects, KIND, assign_static_address)
-
-
 def _next_address(cloud: Cloud) -> str:
     """Return the next unused address of 127.77.0.0/16. The address released last is reused last."""
     number = int(cloud.store.setting(_COUNTER, 0))
@@ -220,13 +174,7 @@ def _next_address(cloud: Cloud) -> str:
 # Read and delete
 
 
-def user_of(cloud: Cloud, public_ip_id: str) -> str | None:
-    """Return the IP configuration that the public IP is attached to."""
-    users = users_of(cloud, public_ip_id)
-    return users[0].user if users else None
-
-
-def show(public_ip: Resource, uses: Uses) -> dict[str, Any]:
+def _show(_cloud: Cloud, public_ip: Resource, uses: Uses) -> dict[str, Any]:
     """Return a public IP as it is answered, with what it is attached to."""
     body = with_etag(public_ip)
     if users := uses.get(key(public_ip.id)):
@@ -235,13 +183,13 @@ def show(public_ip: Resource, uses: Uses) -> dict[str, Any]:
 
 
 def _check_unused(cloud: Cloud, public_ip: Resource) -> None:
-    if user := user_of(cloud, public_ip.id):
+    if users := users_of(cloud, public_ip.id):
         raise bad_request(
             "PublicIPAddressCannotBeDeleted",
-            f"Public IP address {public_ip.id} can not be deleted since it is still allocated to resource {user}. In "
-            "order to delete the public IP, disassociate/detach the Public IP address from the resource.  To learn how "
-            "to do this, see aka.ms/deletepublicip.",
+            f"Public IP address {public_ip.id} can not be deleted since it is still allocated to resource "
+            f"{users[0].user}. In order to delete the public IP, disassociate/detach the Public IP address from the "
+            "resource.  To learn how to do this, see aka.ms/deletepublicip.",
         )
 
 
-add_routes(routes, KIND, lambda _call: show, _check_unused)
+add_kind(service, KIND, build=build, show=_show, check_unused=_check_unused, finish=assign_static_address)

@@ -1,7 +1,5 @@
 """Subnets, which are stored in the body of their virtual network, and their address ranges."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -10,18 +8,8 @@ from typing import Any
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.network.fields import (
-    bad_request,
-    boolean,
-    choice,
-    only_known,
-    reference,
-    text,
-    texts,
-    wrong_value,
-)
-from gpuinfra.sandbox.services.network.network_resource import UPDATING, Kind, require_reference
-from gpuinfra.sandbox.services.network.references import users_of
+from gpuinfra.sandbox.services.network import fields
+from gpuinfra.sandbox.services.network.network_resource import Kind, new_item, require_reference, users_of
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -36,13 +24,13 @@ def parse_prefix(prefix: str, resource_id: str) -> Network:
         # A missing length is an error here; ip_network would read it as a single address.
         network = ipaddress.ip_network((address, _length(length) if separator else -1), strict=False)
     except ValueError:
-        raise bad_request(
+        raise fields.bad_request(
             "InvalidAddressPrefixFormat",
             f"Address prefix {prefix} of resource {resource_id} is not formatted correctly. It should follow CIDR "
             "notation, for example 10.0.0.0/24.",
         ) from None
     if network.network_address != ipaddress.ip_address(address):
-        raise bad_request(
+        raise fields.bad_request(
             "InvalidCIDRNotation",
             f"The address prefix {prefix} in resource {resource_id} has an invalid CIDR notation. For the given prefix "
             f"length, the address prefix should be {network}.",
@@ -80,7 +68,7 @@ def check_subnets(
         for prefix in prefixes:
             too_small = prefix.prefixlen > 29 if prefix.version == 4 else prefix.prefixlen != 64
             if too_small or not contains(space, prefix):
-                raise bad_request(
+                raise fields.bad_request(
                     "NetcfgInvalidSubnet", f"Subnet '{name}' is not valid in virtual network '{network_name}'."
                 )
             first, last = int(prefix.network_address), int(prefix.broadcast_address)
@@ -88,7 +76,7 @@ def check_subnets(
     # Of two overlapping prefixes one contains the other, so sorting puts them next to each other.
     for before, after in pairwise(sorted(ranges)):
         if before[0] == after[0] and after[1] <= before[2]:
-            raise bad_request(
+            raise fields.bad_request(
                 "NetcfgSubnetRangesOverlap",
                 f"Subnet '{subnets[max(before[3], after[3])][0]}' is not valid because its IP address range overlaps "
                 f"with that of an existing subnet in virtual network '{network_name}'.",
@@ -112,48 +100,37 @@ def free_address(network: ipaddress.IPv4Network, taken: set[str]) -> str | None:
 
 KIND = Kind("virtualNetworks/subnets", "Subnet", "subnet", retry_after=(3, 10))
 
+# Read-only: clients send back what they have read.
 _KNOWN = (
-    "addressPrefix",
-    "addressPrefixes",
-    "networkSecurityGroup",
-    "privateEndpointNetworkPolicies",
-    "privateLinkServiceNetworkPolicies",
-    "defaultOutboundAccess",
-    # Read-only: clients send back what they have read.
-    "ipConfigurations",
-    "provisioningState",
-)
+    "addressPrefix addressPrefixes networkSecurityGroup privateEndpointNetworkPolicies "
+    "privateLinkServiceNetworkPolicies defaultOutboundAccess ipConfigurations provisioningState"
+).split()
 
 
-def build(cloud: Cloud, network: Resource, name: str, item: dict[str, Any], path: str) -> dict[str, Any]:
+def build(cloud: Cloud, network: Resource, name: str, given: dict[str, Any], path: str) -> dict[str, Any]:
     """Return a subnet's body from a request's. `check_ranges` checks its range with all the others."""
-    KIND.check_name(name)
-    own_id = f"{network.id}/subnets/{name}"
-    sent = item.get("properties") or {}
-    if not isinstance(sent, dict):
-        raise wrong_value(sent, "Object", path)
-    only_known(sent, _KNOWN, path)
-    properties: dict[str, Any] = {"provisioningState": UPDATING}
-    if (prefix := text(sent, "addressPrefix", path)) is not None:
+    subnet, sent = new_item(KIND, network, name, given, path, _KNOWN)
+    own_id, properties = subnet["id"], subnet["properties"]
+    if (prefix := fields.text(sent, "addressPrefix", path)) is not None:
         properties["addressPrefix"] = prefix
-    if several := texts(sent, "addressPrefixes", path):
+    if several := fields.texts(sent, "addressPrefixes", path):
         properties["addressPrefixes"] = several
     if not prefixes(properties, own_id):
-        raise bad_request("InvalidAddressPrefixFormat", f"Address prefix of resource {own_id} is missing.")
-    if group := reference(sent, "networkSecurityGroup", path, "networkSecurityGroups"):
+        raise fields.bad_request("InvalidAddressPrefixFormat", f"Address prefix of resource {own_id} is missing.")
+    if group := fields.reference(sent, "networkSecurityGroup", path, "networkSecurityGroups"):
         found = require_reference(cloud, group, network.location, own_id)
         properties["networkSecurityGroup"] = {"id": found["id"]}
     properties["delegations"] = []
     policies = ("Disabled", "Enabled", "NetworkSecurityGroupEnabled", "RouteTableEnabled")
-    properties["privateEndpointNetworkPolicies"] = choice(
+    properties["privateEndpointNetworkPolicies"] = fields.choice(
         sent, "privateEndpointNetworkPolicies", path, policies, "Disabled"
     )
-    properties["privateLinkServiceNetworkPolicies"] = choice(
+    properties["privateLinkServiceNetworkPolicies"] = fields.choice(
         sent, "privateLinkServiceNetworkPolicies", path, policies[:2], "Enabled"
     )
     if sent.get("defaultOutboundAccess") is not None:
-        properties["defaultOutboundAccess"] = boolean(sent, "defaultOutboundAccess", path)
-    return {"name": name, "id": own_id, "properties": properties, "type": KIND.full_type}
+        properties["defaultOutboundAccess"] = fields.boolean(sent, "defaultOutboundAccess", path)
+    return subnet
 
 
 def prefixes(properties: dict[str, Any], subnet_id: str) -> list[Network]:
@@ -177,7 +154,7 @@ def check_unused(cloud: Cloud, subnet: dict[str, Any]) -> None:
 
 def in_use(name: str, user: str) -> ArmError:
     """Return the error for deleting a subnet in use."""
-    return bad_request(
+    return fields.bad_request(
         "InUseSubnetCannotBeDeleted",
         f"Subnet {name} is in use by {user} and cannot be deleted. In order to delete the subnet, delete all the "
         "resources within the subnet. See aka.ms/deletesubnet.",
@@ -188,7 +165,7 @@ def check_change(cloud: Cloud, old: dict[str, Any], new: dict[str, Any]) -> None
     """Check that a subnet in use keeps its range."""
     before, after = (prefixes(item["properties"], item["id"]) for item in (old, new))
     if before != after and users_of(cloud, old["id"]):
-        raise bad_request(
+        raise fields.bad_request(
             "InUsePrefixCannotBeDeleted",
             f"IpPrefix {before[0]} on Subnet {old['name']} has active allocations and cannot be deleted.",
         )

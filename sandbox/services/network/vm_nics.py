@@ -1,7 +1,5 @@
 """What VMs do with NICs: attach and detach them, create them inline, and delete them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
@@ -15,9 +13,10 @@ from gpuinfra.sandbox.services.network.network_resource import (
     NAMESPACE,
     SUCCEEDED,
     Kind,
+    keep,
     not_provisioned,
+    users_of,
 )
-from gpuinfra.sandbox.services.network.references import keep
 
 
 def attach_nic(cloud: Cloud, nic_id: str, vm_id: str, *, primary: bool = True) -> None:
@@ -100,14 +99,8 @@ def delete_nic(cloud: Cloud, nic_id: str) -> None:
         return
     cloud.store.delete(nic_id)
     for public_ip_id, option in nic.hidden.get("addressDeleteOptions", {}).items():
-        if option == "Delete":
-            delete_public_ip(cloud, public_ip_id)
-
-
-def delete_public_ip(cloud: Cloud, public_ip_id: str) -> None:
-    """Delete a public IP at once, unless it is in use or does not exist."""
-    if public_ips.user_of(cloud, public_ip_id) is None:
-        cloud.store.delete(public_ip_id)
+        if option == "Delete" and not users_of(cloud, public_ip_id):
+            cloud.store.delete(public_ip_id)
 
 
 def public_ip_of(cloud: Cloud, nic_id: str) -> str | None:
@@ -127,10 +120,7 @@ def _wanted(cloud: Cloud, group: str, location: str, kind: Kind, name: str) -> t
 
 
 def _require_nic(cloud: Cloud, nic_id: str) -> Resource:
-    try:
-        found = cloud.store.get(nic_id)
-    except ValueError:
-        found = None
+    found = cloud.store.get(nic_id)
     if found is None or found.type.lower() != nics.KIND.full_type.lower():
         raise invalid_parameter(
             "networkProfile.networkInterfaces.id",

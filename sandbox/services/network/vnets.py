@@ -1,96 +1,40 @@
 """Virtual networks (VNets) and their subnets."""
 
-from __future__ import annotations
-
-import uuid
 from typing import Any
 
-from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.resource_id import key
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import check_conditions, check_tags, require_object, section
+from gpuinfra.sandbox.services.common import section
 from gpuinfra.sandbox.services.network import subnets
-from gpuinfra.sandbox.services.network.fields import (
-    bad_request,
-    boolean,
-    choice,
-    item_names,
-    items,
-    only_known,
-    text,
-    texts,
-)
-from gpuinfra.sandbox.services.network.handlers import (
-    add_nested_routes,
-    add_routes,
-    answer_put,
-    nested_path_of,
-    nested_put,
-    path_of,
-    with_etag,
-)
-from gpuinfra.sandbox.services.network.network_resource import (
-    UPDATING,
-    Kind,
-    add_effects,
-    check_idle,
-    check_put,
-    nested_item,
-    require_parent,
-)
-from gpuinfra.sandbox.services.network.references import Uses
+from gpuinfra.sandbox.services.network.fields import bad_request, boolean, choice, text, texts
+from gpuinfra.sandbox.services.network.handlers import add_kind, add_nested_kind, with_etag
+from gpuinfra.sandbox.services.network.network_resource import Kind, Uses, build_items, nested_item, new_resource
 from gpuinfra.sandbox.services.network.subnets import parse_prefix
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = Kind("virtualNetworks", "VirtualNetwork", "network", retry_after=(3, 10), longest_name=64)
-add_effects(effects, KIND)
-add_effects(effects, subnets.KIND)
 
 _KNOWN = (
-    "addressSpace",
-    "subnets",
-    "dhcpOptions",
-    "encryption",
-    "privateEndpointVNetPolicies",
-    "provisioningState",
-    "resourceGuid",
+    "addressSpace subnets dhcpOptions encryption privateEndpointVNetPolicies provisioningState resourceGuid".split()
 )
 
 
-@routes.add("PUT", path_of(KIND))
-def _put_vnet(call: Call) -> Answer:
-    """Create or replace a VNet. Without `subnets` the existing ones stay; an empty list removes them."""
-    own_id, existing, location = check_put(call, KIND)
-    vnet = _build(call, own_id, location, existing)
-    return answer_put(call, KIND, vnet, new=existing is None, show=show)
-
-
-def _build(call: Call, own_id: str, location: str, existing: Resource | None) -> Resource:
-    body = require_object(call)
-    vnet = Resource(own_id, location, {}, dict(existing.hidden) if existing else {})
-    sent = section(body, "properties")
-    only_known(sent, _KNOWN, "properties")
-    vnet.body = {
-        "name": vnet.name,
-        "id": own_id,
-        "type": KIND.full_type,
-        "location": location,
-        **({"tags": check_tags(body)} if body.get("tags") is not None else {}),
-        "properties": {
-            "provisioningState": UPDATING,
-            "resourceGuid": existing.properties["resourceGuid"] if existing else str(uuid.uuid4()),
+def _build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existing: Resource | None) -> Resource:
+    """Return a VNet. Without `subnets` the existing ones stay; an empty list removes them."""
+    vnet, sent = new_resource(KIND, own_id, location, body, existing, _KNOWN)
+    vnet.properties.update(
+        {
             "addressSpace": {"addressPrefixes": _address_space(own_id, sent)},
             **_options(own_id, sent),
             "subnets": [],
             "virtualNetworkPeerings": [],
             "enableDdosProtection": False,
-        },
-    }
-    vnet.properties["subnets"] = _inline_subnets(call.cloud, vnet, sent, existing)
+        }
+    )
+    vnet.properties["subnets"] = _inline_subnets(cloud, vnet, sent, existing)
     subnets.check_ranges(vnet, vnet.properties["subnets"])
     return vnet
 
@@ -132,24 +76,21 @@ def _options(own_id: str, sent: dict[str, Any]) -> dict[str, Any]:
 def _inline_subnets(
     cloud: Cloud, vnet: Resource, sent: dict[str, Any], existing: Resource | None
 ) -> list[dict[str, Any]]:
-    before = {item["name"].lower(): item for item in existing.properties["subnets"]} if existing else {}
+    before = existing.properties["subnets"] if existing else []
     if sent.get("subnets") is None:
-        return list(before.values())
-    wanted = items(sent, "subnets", "properties")
-    made = []
-    for place, name in enumerate(item_names(wanted, "properties.subnets")):
-        old = before.pop(name.lower(), None)
-        path = f"properties.subnets[{place}].properties"
-        new = subnets.build(cloud, vnet, old["name"] if old else name, wanted[place], path)
-        if old:
+        return list(before)
+    made = build_items(subnets.KIND, sent, existing, lambda *item: subnets.build(cloud, vnet, *item))
+    vnet.properties["subnets"] = made
+    for old in before:
+        new = nested_item(vnet, subnets.KIND, old["name"])
+        if new:
             subnets.check_change(cloud, old, new)
-        made.append(new)
-    for left_out in before.values():
-        subnets.check_unused(cloud, left_out)
+        else:
+            subnets.check_unused(cloud, old)
     return made
 
 
-def show(vnet: Resource, uses: Uses) -> dict[str, Any]:
+def _show(_cloud: Cloud, vnet: Resource, uses: Uses) -> dict[str, Any]:
     """Return a VNet as it is answered; its subnets show what is in them."""
     body = with_etag(vnet)
     for item in body["properties"]["subnets"]:
@@ -163,22 +104,19 @@ def _check_unused(cloud: Cloud, vnet: Resource) -> None:
         subnets.check_unused(cloud, item)
 
 
-add_routes(routes, KIND, lambda _call: show, _check_unused)
-
-
-@routes.add("PUT", nested_path_of(KIND, subnets.KIND))
-def _put_subnet(call: Call) -> Answer:
-    vnet = require_parent(call, KIND, for_write=True)
-    old = nested_item(vnet, subnets.KIND, call["nested"])
-    check_conditions(call, vnet if old else None)
-    name = old["name"] if old else call["nested"]
-    new = subnets.build(call.cloud, vnet, name, require_object(call), "properties")
-    check_idle(call, vnet, new["id"])
+def _check_subnets(cloud: Cloud, vnet: Resource, old: dict[str, Any] | None, all_subnets: list[dict[str, Any]]) -> None:
     if old:
-        subnets.check_change(call.cloud, old, new)
-    others = [item for item in vnet.properties["subnets"] if item["name"].lower() != name.lower()]
-    subnets.check_ranges(vnet, [*others, new])
-    return nested_put(call, subnets.KIND, vnet, new, show)
+        subnets.check_change(cloud, old, all_subnets[-1])
+    subnets.check_ranges(vnet, all_subnets)
 
 
-add_nested_routes(routes, KIND, subnets.KIND, lambda _call: show, subnets.check_unused)
+add_kind(service, KIND, build=_build, show=_show, check_unused=_check_unused)
+add_nested_kind(
+    service,
+    KIND,
+    subnets.KIND,
+    build=subnets.build,
+    show=_show,
+    check=_check_subnets,
+    check_unused=subnets.check_unused,
+)

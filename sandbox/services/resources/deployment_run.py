@@ -1,7 +1,5 @@
 """How a deployment runs: it PUTs each resource, as a client would, once its dependencies exist."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from dataclasses import asdict
@@ -9,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Call, Principal
-from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.internal_calls import call_inside, pause
@@ -27,17 +25,7 @@ LONGEST = 4 * 3600
 def begin_run(call: Call, deployment: Resource, plan: Plan) -> str:
     """Store a deployment and start it. Returns the operation's id."""
     cloud = call.cloud
-    operation = cloud.operations.begin(
-        call,
-        provider="Microsoft.Resources",
-        location=deployment.location,
-        resource_id=deployment.id,
-        action="deployments/write",
-        latency="deployment-start",
-        effect="deployment-start",
-        payload={"deployment": deployment.id},
-        retry_after=(5, 5),
-    )
+    operation = cloud.operations.begin(call, deployment, "write", latency="deployment-start", retry_after=(5, 5))
     deployment.hidden = {
         "operation": operation.id,
         "began": cloud.now,
@@ -76,7 +64,7 @@ def start(cloud: Cloud, payload: dict[str, Any]) -> Any:
         return None
     deployment.properties["provisioningState"] = "Running"
     cloud.store.put(deployment, cloud.now)
-    order = {"deployment": deployment.id, "operation": payload["operation"]}
+    order = {"id": deployment.id, "operation": payload["operation"]}
     cloud.schedule(cloud.now, "deployment-step", order)
     return LATER
 
@@ -110,7 +98,7 @@ def _is_ready(steps: list[dict[str, Any]], step: dict[str, Any]) -> bool:
 
 
 def _deployment(cloud: Cloud, payload: dict[str, Any]) -> Resource | None:
-    deployment = cloud.store.get(payload["deployment"])
+    deployment = cloud.store.get(payload["id"])
     if deployment and deployment.hidden.get("operation") == payload["operation"]:
         return deployment
     return None
@@ -196,7 +184,7 @@ def _end(cloud: Cloud, deployment: Resource, state: str, *, error: dict[str, Any
     made = [step["id"] for step in hidden["steps"] if step["state"] == "done"]
     properties.update(
         provisioningState=state,
-        timestamp=stamp(cloud.now).replace("+00:00", "Z"),
+        timestamp=stamp_z(cloud.now),
         duration=f"PT{max(0.0, cloud.now - hidden['began']):.7f}S",
         outputResources=[{"id": each} for each in sorted(made, key=str.lower)],
     )

@@ -1,35 +1,31 @@
 """Template deployments to a resource group: their requests and answers. `deployment_run` runs them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.clock import stamp_z
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, outside_the_slice
 from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS
-from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import check_name, page, require_group, require_object, resource_id, section
-from gpuinfra.sandbox.services.odata_filter import parse_filter
+from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.operations import job_url
 from gpuinfra.sandbox.services.resources.deployment_run import ACTIVE, begin_run, run_step, start
 from gpuinfra.sandbox.services.resources.template import Plan, make_plan
 from gpuinfra.sandbox.services.resources.template_expressions import Scope
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = "Microsoft.Resources/deployments"
 _ALL = f"{GROUP}/providers/{KIND}"
 _ONE = f"{_ALL}/{{name}}"
 
 
-@routes.add("PUT", _ONE)
+@service.route("PUT", _ONE)
 def _put_deployment(call: Call) -> Answer:
-    group = require_group(call, for_write=True)
+    group = common.require_group(call, for_write=True)
     existing = call.cloud.store.get(_id(call))
     if existing and existing.properties["provisioningState"] in ACTIVE:
         raise _active(existing, "edit or replace")
@@ -45,58 +41,40 @@ def _put_deployment(call: Call) -> Answer:
     return Answer(200 if existing else 201, deployment.body, headers, operation_id)
 
 
-@routes.add("POST", f"{_ONE}/validate")
+@service.route("POST", f"{_ONE}/validate")
 def validate_deployment(call: Call) -> Answer:
     """Evaluate a template without creating anything."""
-    plan = _plan(call, require_group(call))
+    plan = _plan(call, common.require_group(call))
     body = _body(call, _id(call), call["name"], plan, "Succeeded")
     body["properties"]["validatedResources"] = [{"id": planned.id} for planned in plan.resources]
     return Answer(200, body)
 
 
-@routes.add("GET", _ONE)
+@service.get(_ONE)
 def _get_deployment(call: Call) -> Answer:
     return Answer(200, _require(call).body)
 
 
-@routes.add("HEAD", _ONE)
-def _head_deployment(call: Call) -> Answer:
-    _require(call)
-    return Answer(204)
-
-
-@routes.add("GET", _ALL)
+@service.route("GET", _ALL)
 def _list_deployments(call: Call) -> Answer:
-    group = require_group(call)
-    wanted = parse_filter(call.query.get("$filter", ""), frozenset({"provisioningstate"})).get("provisioningstate")
-    return page(
+    wanted = common.parse_filter(call.query.get("$filter", ""), {"provisioningstate"}).get("provisioningstate")
+    return common.page(
         call,
         kind=KIND,
-        group=group.name,
-        show=lambda deployment: deployment.body,
         wanted=lambda each: wanted is None or each.properties["provisioningState"].lower() == wanted.lower(),
     )
 
 
-@routes.add("DELETE", _ONE)
+@service.route("DELETE", _ONE)
 def delete_deployment(call: Call) -> Answer:
     """Delete a deployment from the history; its resources stay."""
-    require_group(call)
+    common.require_group(call)
     deployment = call.cloud.store.get(_id(call))
     if deployment is None:
         return Answer(204)
     if deployment.properties["provisioningState"] in ACTIVE:
         raise _active(deployment, "delete")
-    operation = call.cloud.operations.begin(
-        call,
-        provider="Microsoft.Resources",
-        location=deployment.location,
-        resource_id=deployment.id,
-        action="deployments/delete",
-        latency="deployment-delete",
-        effect="deployment-delete",
-        payload={"deployment": deployment.id},
-    )
+    operation = call.cloud.operations.begin(call, deployment, "delete", latency="deployment-delete")
     headers = {
         "Location": job_url(call, "DEPLOYMENTDELETIONJOB", deployment.name, operation.id, deployment.location),
         **call.cloud.operations.retry_headers(15),
@@ -104,9 +82,9 @@ def delete_deployment(call: Call) -> Answer:
     return Answer(202, None, headers, operation.id)
 
 
-@routes.add("GET", f"{_ONE}/operationStatuses/{{id}}")
+@service.route("GET", f"{_ONE}/operationStatuses/{{id}}")
 def _get_status(call: Call) -> Answer:
-    require_group(call)
+    common.require_group(call)
     body = call.cloud.store.get_operation(call["id"])
     if body is None or body["action"] != "deployments/write":
         raise ArmError(404, "NotFound", f"The operation '{call['id']}' could not be found.")
@@ -118,14 +96,14 @@ def _get_status(call: Call) -> Answer:
     return Answer(200, {"status": status}, call.cloud.operations.retry_headers(5))
 
 
-@routes.add("GET", f"{_ONE}/operations")
+@service.route("GET", f"{_ONE}/operations")
 def _list_operations(call: Call) -> Answer:
     deployment = _require(call)
     shown = [_operation(deployment, step) for step in deployment.hidden["steps"] if step["state"] != "waiting"]
     return Answer(200, {"value": shown})
 
 
-@routes.add("GET", f"{_ONE}/operations/{{id}}")
+@service.route("GET", f"{_ONE}/operations/{{id}}")
 def _get_operation(call: Call) -> Answer:
     deployment = _require(call)
     for step in deployment.hidden["steps"]:
@@ -134,29 +112,23 @@ def _get_operation(call: Call) -> Answer:
     raise ArmError(404, "DeploymentOperationNotFound", f"Deployment operation '{call['id']}' could not be found.")
 
 
-@effects.add("deployment-start")
-def _deployment_start(cloud: Cloud, payload: dict[str, Any]) -> Any:
-    return start(cloud, payload)
+service.effect("deployment-start")(start)
+service.effect("deployment-step")(run_step)
 
 
-@effects.add("deployment-step")
-def _deployment_step(cloud: Cloud, payload: dict[str, Any]) -> None:
-    run_step(cloud, payload)
-
-
-@effects.add("deployment-delete")
+@service.effect("deployment-delete")
 def _deployment_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     if "failure" not in payload:
-        cloud.store.delete(payload["deployment"])
+        cloud.store.delete(payload["id"])
 
 
 def _id(call: Call) -> str:
-    check_name(call["name"], r"[-\w._()]{1,64}", "A deployment's name has 1 to 64 letters, digits and -_.().")
-    return resource_id(call, "Microsoft.Resources", ("deployments", call["name"]))
+    common.check_name(call["name"], r"[-\w._()]{1,64}", "A deployment's name has 1 to 64 letters, digits and -_.().")
+    return common.resource_id(call, KIND)
 
 
 def _require(call: Call) -> Resource:
-    require_group(call)
+    common.require_group(call)
     found = call.cloud.store.get(_id(call))
     if found is None:
         raise ArmError(404, "DeploymentNotFound", f"Deployment '{call['name']}' could not be found.")
@@ -174,7 +146,7 @@ def _active(deployment: Resource, verb: str) -> ArmError:
 
 
 def _plan(call: Call, group: Resource) -> Plan:
-    properties = section(require_object(call), "properties")
+    properties = common.section(common.require_object(call), "properties")
     for name in ("templateLink", "parametersLink", "onErrorDeployment"):
         if properties.get(name) is not None:
             raise outside_the_slice(call.method, f"{call.path} with {name}")
@@ -186,7 +158,7 @@ def _plan(call: Call, group: Resource) -> Plan:
     template = properties.get("template")
     if not isinstance(template, dict):
         raise invalid_content("The request content was invalid: 'properties.template' must be an object.")
-    plan = make_plan(template, section(properties, "parameters"), scope_of(call.cloud, group, call["name"]))
+    plan = make_plan(template, common.section(properties, "parameters"), scope_of(call.cloud, group, call["name"]))
     for planned in plan.resources:
         if not isinstance(call.cloud.router.find("PUT", planned.id), tuple):
             raise outside_the_slice("PUT", planned.id)
@@ -209,7 +181,7 @@ def _body(call: Call, deployment_id: str, name: str, plan: Plan, state: str) -> 
             "parameters": plan.parameters,
             "mode": "Incremental",
             "provisioningState": state,
-            "timestamp": stamp(call.cloud.now).replace("+00:00", "Z"),
+            "timestamp": stamp_z(call.cloud.now),
             "duration": "PT0S",
             "correlationId": call.correlation_id,
             "providers": _providers(call.cloud, plan),
@@ -248,7 +220,7 @@ def _operation(deployment: Resource, step: dict[str, Any]) -> dict[str, Any]:
     properties = {
         "provisioningOperation": "Create",
         "provisioningState": states[step["state"]],
-        "timestamp": stamp(step.get("ended") or step["started"]).replace("+00:00", "Z"),
+        "timestamp": stamp_z(step.get("ended") or step["started"]),
         "duration": f"PT{max(0.0, (step.get('ended') or step['started']) - step['started']):.7f}S",
         "trackingId": step["tracking"],
         "statusCode": step.get("status", "Accepted"),

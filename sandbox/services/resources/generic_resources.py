@@ -1,69 +1,36 @@
 """Resources of any type: lists, existence, tags."""
 
-from __future__ import annotations
-
-from dataclasses import replace
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, resource_not_found
-from gpuinfra.sandbox.kernel.resource_id import ResourceId, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.clock import stamp_z
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.resource_id import parse_id
+from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_tags,
-    page,
-    require_group,
-    require_object,
-    require_subscription,
-    section,
-)
-from gpuinfra.sandbox.services.odata_filter import has_tag, parse_filter
+from gpuinfra.sandbox.services import common
 
-routes = Routes()
+service = Service()
 
-_FILTERS = frozenset({"tagname", "tagvalue", "resourcetype", "name", "location", "resourcegroup"})
+_FILTERS = {"tagname", "tagvalue", "resourcetype", "name", "location", "resourcegroup"}
 _EXPANSIONS = frozenset({"createdtime", "changedtime", "provisioningstate"})
 _SHOWN = ("managedBy", "sku", "kind", "plan", "identity", "zones", "tags")
 _TAGS = "/providers/Microsoft.Resources/tags/default"
-_RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{name}}"
-_KINDS = (
-    "Microsoft.Compute/disks/{name}",
-    "Microsoft.Compute/virtualMachines/{name}",
-    "Microsoft.DevTestLab/schedules/{name}",
-    "Microsoft.ManagedIdentity/userAssignedIdentities/{name}",
-    "Microsoft.Network/networkInterfaces/{name}",
-    "Microsoft.Network/networkSecurityGroups/{name}",
-    "Microsoft.Network/networkSecurityGroups/{parent}/securityRules/{name}",
-    "Microsoft.Network/publicIPAddresses/{name}",
-    "Microsoft.Network/virtualNetworks/{name}",
-    "Microsoft.Network/virtualNetworks/{parent}/subnets/{name}",
-)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/resources", action="Microsoft.Resources/subscriptions/resources/read")
-def _list_resources(call: Call) -> Answer:
-    require_subscription(call)
-    return _list(call, None)
-
-
-@routes.add("GET", f"{GROUP}/resources", action="Microsoft.Resources/subscriptions/resourceGroups/resources/read")
-def _list_in_group(call: Call) -> Answer:
-    return _list(call, require_group(call).name)
-
-
-def _list(call: Call, group: str | None) -> Answer:
-    wanted = parse_filter(call.query.get("$filter", ""), _FILTERS)
+@service.route("GET", f"{SUBSCRIPTION}/resources", action="Microsoft.Resources/subscriptions/resources/read")
+@service.route("GET", f"{GROUP}/resources", action="Microsoft.Resources/subscriptions/resourceGroups/resources/read")
+def _list(call: Call) -> Answer:
+    wanted = common.parse_filter(call.query.get("$filter", ""), _FILTERS)
     expand = {part.strip().lower() for part in call.query.get("$expand", "").split(",") if part.strip()}
     if not expand <= _EXPANSIONS:
         raise invalid_parameter("$expand", f"The value '{call.query['$expand']}' of the query parameter is invalid.")
-    return page(
+    return common.page(
         call,
-        group=wanted.get("resourcegroup", group),
+        group=wanted.get("resourcegroup"),
         # As Azure documents, a list that is filtered by tag name and value omits the tags.
         show=lambda resource: _item(resource, expand, with_tags="tagvalue" not in wanted),
-        wanted=lambda resource: _is_listed(resource) and _fits(resource, wanted, group),
+        wanted=lambda resource: _is_listed(resource) and _fits(resource, wanted),
     )
 
 
@@ -73,14 +40,14 @@ def _is_listed(resource: Resource) -> bool:
     return namespace not in {"", "microsoft.resources", "microsoft.authorization"} and "location" in resource.body
 
 
-def _fits(resource: Resource, wanted: dict[str, str], group: str | None) -> bool:
+def _fits(resource: Resource, wanted: dict[str, str]) -> bool:
     own = {
         "resourcetype": resource.type,
         "name": resource.name,
         "location": resource.location,
-        "resourcegroup": group or resource.group,
+        "resourcegroup": resource.group,
     }
-    return has_tag(resource.body, wanted) and all(
+    return common.has_tag(resource.body, wanted) and all(
         own[name].lower() == value.lower() for name, value in wanted.items() if name in own
     )
 
@@ -95,75 +62,50 @@ def _item(resource: Resource, expand: set[str], *, with_tags: bool) -> dict[str,
         **{name: body[name] for name in _SHOWN if name in body and (with_tags or name != "tags")},
     }
     if "createdtime" in expand:
-        item["createdTime"] = stamp(resource.created).replace("+00:00", "Z")
+        item["createdTime"] = stamp_z(resource.created)
     if "changedtime" in expand:
-        item["changedTime"] = stamp(resource.changed).replace("+00:00", "Z")
+        item["changedTime"] = stamp_z(resource.changed)
     if "provisioningstate" in expand:
         item["provisioningState"] = resource.properties.get("provisioningState", "Succeeded")
     return item
-
-
-def head_resource(call: Call) -> Answer:
-    """Answer whether a resource exists, by asking its own service."""
-    call.cloud.dispatch(replace(call, method="GET"))
-    return Answer(204)
-
-
-for _kind in _KINDS:
-    routes.add("HEAD", f"{GROUP}/providers/{_kind}")(head_resource)
 
 
 # Tags
 
 
 def _scope(call: Call) -> Resource:
-    group = require_group(call)
-    if "namespace" not in call.parameters:
-        return group
-    found = call.cloud.store.get(
-        str(ResourceId(call["subscription"], call["group"], call["namespace"], ((call["type"], call["name"]),)))
-    )
-    if found is None or not _is_listed(found):
-        raise resource_not_found(f"{call['namespace']}/{call['type']}", call["name"], call["group"])
-    return found
+    return common.check_scope(call) or common.require_group(call)
 
 
 def _show_tags(resource: Resource) -> Answer:
-    return Answer(
-        200,
-        {
-            "id": f"{resource.id}{_TAGS}",
-            "name": "default",
-            "type": "Microsoft.Resources/tags",
-            "properties": {"tags": resource.body.get("tags") or {}},
-        },
-    )
+    body = {"id": f"{resource.id}{_TAGS}", "name": "default", "type": "Microsoft.Resources/tags"}
+    return Answer(200, {**body, "properties": {"tags": resource.body.get("tags") or {}}})
 
 
 def _keep_tags(call: Call, resource: Resource, tags: dict[str, str]) -> Answer:
-    require_group(call, for_write=True)
-    resource.body["tags"] = check_tags({"tags": tags})
+    common.require_group(call, for_write=True)
+    resource.body["tags"] = common.check_tags({"tags": tags})
     return _show_tags(call.cloud.store.put(resource, call.cloud.now))
 
 
-@routes.add("GET", f"{GROUP}{_TAGS}")
-@routes.add("GET", f"{_RESOURCE}{_TAGS}")
+@service.route("GET", f"{GROUP}{_TAGS}")
+@service.route("GET", f"{RESOURCE}{_TAGS}")
 def _get_tags(call: Call) -> Answer:
     return _show_tags(_scope(call))
 
 
-@routes.add("PUT", f"{GROUP}{_TAGS}")
-@routes.add("PUT", f"{_RESOURCE}{_TAGS}")
+@service.route("PUT", f"{GROUP}{_TAGS}")
+@service.route("PUT", f"{RESOURCE}{_TAGS}")
 def _put_tags(call: Call) -> Answer:
     scope = _scope(call)
-    return _keep_tags(call, scope, check_tags(section(require_object(call), "properties")))
+    return _keep_tags(call, scope, common.check_tags(common.section(common.require_object(call), "properties")))
 
 
-@routes.add("PATCH", f"{GROUP}{_TAGS}")
-@routes.add("PATCH", f"{_RESOURCE}{_TAGS}")
+@service.route("PATCH", f"{GROUP}{_TAGS}")
+@service.route("PATCH", f"{RESOURCE}{_TAGS}")
 def _patch_tags(call: Call) -> Answer:
-    scope, body = _scope(call), require_object(call)
-    given = check_tags(section(body, "properties"))
+    scope, body = _scope(call), common.require_object(call)
+    given = common.check_tags(common.section(body, "properties"))
     operation = body.get("operation")
     if operation == "Replace":
         return _keep_tags(call, scope, given)
@@ -180,8 +122,8 @@ def _patch_tags(call: Call) -> Answer:
     )
 
 
-@routes.add("DELETE", f"{GROUP}{_TAGS}")
-@routes.add("DELETE", f"{_RESOURCE}{_TAGS}")
+@service.route("DELETE", f"{GROUP}{_TAGS}")
+@service.route("DELETE", f"{RESOURCE}{_TAGS}")
 def _delete_tags(call: Call) -> Answer:
     _keep_tags(call, _scope(call), {})
     return Answer(200)

@@ -1,16 +1,14 @@
 """Resource providers: their types, API versions and registration."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import NO_SCHEDULES
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_subscription
 
 MOVABLE = "CrossResourceGroupResourceMove, CrossSubscriptionResourceMove, SupportsTags, SupportsLocation"
@@ -134,14 +132,9 @@ NAMESPACES = (
 )
 
 
-def namespace(name: str) -> Namespace | None:
-    """Return the resource provider of this name, in any case."""
-    return next((found for found in NAMESPACES if found.name.casefold() == name.casefold()), None)
-
-
 def provider_body(catalogue: Catalogue, name: str, subscription_id: str, state: str) -> dict[str, Any] | None:
     """Return a provider as ARM shows it; `state` is `Registered`, `Registering` or `NotRegistered`."""
-    found = namespace(name)
+    found = next((each for each in NAMESPACES if each.name.casefold() == name.casefold()), None)
     if found is None:
         return None
     return {
@@ -170,8 +163,7 @@ def _type_body(catalogue: Catalogue, within: Namespace, kind: ResourceType) -> d
     return {**body, "capabilities": kind.capabilities}
 
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _PROVIDER = f"{SUBSCRIPTION}/providers/{{namespace}}"
 
@@ -183,16 +175,10 @@ def registration(cloud: Cloud, name: str) -> str:
 
 def _body(call: Call) -> dict[str, Any]:
     require_subscription(call)
-    found = namespace(call["namespace"])
-    name = found.name if found else ""
-    body = (
-        provider_body(call.cloud.catalogue, name, call.cloud.subscription, registration(call.cloud, name))
-        if found
-        else None
-    )
+    name = call["namespace"]
+    body = provider_body(call.cloud.catalogue, name, call.cloud.subscription, registration(call.cloud, name))
     if body is None:
-        message = f"The resource namespace '{call['namespace']}' is invalid."
-        raise ArmError(404, "InvalidResourceNamespace", message)
+        raise ArmError(404, "InvalidResourceNamespace", f"The resource namespace '{name}' is invalid.")
     _leave_out(call.cloud, body)
     return body
 
@@ -209,23 +195,23 @@ def _leave_out(cloud: Cloud, body: dict[str, Any]) -> None:
             ]
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers")
+@service.route("GET", f"{SUBSCRIPTION}/providers")
 def _list_providers(call: Call) -> Answer:
     require_subscription(call)
     cloud = call.cloud
     value = [
-        provider_body(cloud.catalogue, name, cloud.subscription, registration(cloud, name))
-        for name in (each.name for each in NAMESPACES)
+        provider_body(cloud.catalogue, each.name, cloud.subscription, registration(cloud, each.name))
+        for each in NAMESPACES
     ]
     return Answer(200, {"value": value})
 
 
-@routes.add("GET", _PROVIDER)
+@service.route("GET", _PROVIDER)
 def _get_provider(call: Call) -> Answer:
     return Answer(200, _body(call))
 
 
-@routes.add("POST", f"{_PROVIDER}/register")
+@service.route("POST", f"{_PROVIDER}/register")
 def register(call: Call) -> Answer:
     """Start a registration, which takes a while."""
     body = _body(call)
@@ -238,12 +224,12 @@ def register(call: Call) -> Answer:
     return Answer(200, _body(call))
 
 
-@effects.add("provider-registered")
+@service.effect("provider-registered")
 def _provider_registered(cloud: Cloud, payload: dict[str, Any]) -> None:
     cloud.store.set_setting(f"provider:{payload['namespace'].lower()}", "Registered")
 
 
-@routes.add("POST", f"{_PROVIDER}/unregister")
+@service.route("POST", f"{_PROVIDER}/unregister")
 def _unregister(call: Call) -> Answer:
     body = _body(call)
     call.cloud.store.set_setting(f"provider:{body['namespace'].lower()}", "NotRegistered")

@@ -1,7 +1,5 @@
 """How a resource group is deleted: VMs first, then what they used, then the rest; or not at all."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
@@ -32,21 +30,11 @@ def begin_deletion(call: Call, group: Resource) -> str:
     cloud = call.cloud
     if group.properties.get("provisioningState") == "Deleting":
         return str(group.hidden["deletion"])
-    operation = cloud.operations.begin(
-        call,
-        provider="Microsoft.Resources",
-        location=group.location,
-        resource_id=group.id,
-        action="resourceGroups/delete",
-        latency="group-delete",
-        effect="group-delete",
-        payload={"group": group.id},
-        retry_after=(15, 15),
-    )
+    operation = cloud.operations.begin(call, group, "delete", latency="group-delete", retry_after=(15, 15))
     group.properties["provisioningState"] = "Deleting"
     group.hidden["deletion"] = operation.id
     cloud.store.put(group, cloud.now)
-    payload = {"group": group.id, "operation": operation.id, "began": cloud.now}
+    payload = {"id": group.id, "operation": operation.id, "began": cloud.now}
     cloud.schedule(cloud.now, "group-delete-step", {**payload, "waiting": {}, "attempts": {}, "errors": {}})
     return operation.id
 
@@ -118,7 +106,7 @@ def end_deletion(cloud: Cloud, payload: dict[str, Any]) -> Any:
 
 
 def _group(cloud: Cloud, payload: dict[str, Any]) -> Resource | None:
-    group = cloud.store.get(payload["group"])
+    group = cloud.store.get(payload["id"])
     return group if group and group.hidden.get("deletion") == payload["operation"] else None
 
 

@@ -1,94 +1,71 @@
 """Resource groups: created and changed at once, deleted with everything in them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_tags,
-    group_id,
-    page,
-    require_group,
-    require_location,
-    require_object,
-    require_subscription,
-    section,
-)
-from gpuinfra.sandbox.services.odata_filter import has_tag, parse_filter
+from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.operations import answer_result, job_url
 from gpuinfra.sandbox.services.resources.resource_group_deletion import begin_deletion, delete_step, end_deletion
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = "Microsoft.Resources/resourceGroups"
-_FILTERS = frozenset({"tagname", "tagvalue"})
+_FILTERS = {"tagname", "tagvalue"}
 
 
-@routes.add("PUT", GROUP)
+@service.route("PUT", GROUP)
 def _put_group(call: Call) -> Answer:
-    require_subscription(call)
+    common.require_subscription(call)
     _check_name(call["group"])
-    body = require_object(call)
-    location = require_location(call, body, KIND)
-    existing = call.cloud.store.get(group_id(call))
+    body = common.require_object(call)
+    location = common.require_location(call, body, KIND)
+    existing = call.cloud.store.get(common.group_id(call))
     if existing:
-        require_group(call, for_write=True)
+        common.require_group(call, for_write=True)
         _check_location(existing, location)
-    group = existing or Resource(group_id(call), location, {})
+    group = existing or Resource(common.group_id(call), location, {})
     group.body = {"id": group.id, "name": group.name, "type": KIND, "location": location}
     if (managed_by := _managed_by(body)) is not None:
         group.body["managedBy"] = managed_by
-    if body.get("tags") is not None:
-        group.body["tags"] = check_tags(body)
+    common.set_tags(group, body)
     group.body["properties"] = {"provisioningState": "Succeeded"}
     call.cloud.store.put(group, call.cloud.now)
     return Answer(200 if existing else 201, group.body)
 
 
-@routes.add("GET", GROUP)
+@service.get(GROUP)
 def _get_group(call: Call) -> Answer:
-    return Answer(200, require_group(call).body)
+    return Answer(200, common.require_group(call).body)
 
 
-@routes.add("HEAD", GROUP)
-def _head_group(call: Call) -> Answer:
-    require_group(call)
-    return Answer(204)
-
-
-@routes.add("PATCH", GROUP)
+@service.route("PATCH", GROUP)
 def patch_group(call: Call) -> Answer:
     """Change tags or `managedBy`; fields that the body omits stay."""
-    group = require_group(call, for_write=True)
-    body = require_object(call)
+    group = common.require_group(call, for_write=True)
+    body = common.require_object(call)
     if body.get("location") is not None:
-        _check_location(group, require_location(call, body, KIND))
-    if body.get("tags") is not None:
-        group.body["tags"] = check_tags(body)
+        _check_location(group, common.require_location(call, body, KIND))
+    common.set_tags(group, body)
     if (managed_by := _managed_by(body)) is not None:
         group.body["managedBy"] = managed_by
     call.cloud.store.put(group, call.cloud.now)
     return Answer(200, group.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/resourceGroups", action="Microsoft.Resources/subscriptions/resourceGroups/read")
+@service.route("GET", f"{SUBSCRIPTION}/resourceGroups", action="Microsoft.Resources/subscriptions/resourceGroups/read")
 def _list_groups(call: Call) -> Answer:
-    require_subscription(call)
-    wanted = parse_filter(call.query.get("$filter", ""), _FILTERS)
-    return page(call, kind="", show=lambda group: group.body, wanted=lambda group: has_tag(group.body, wanted))
+    wanted = common.parse_filter(call.query.get("$filter", ""), _FILTERS)
+    return common.page(call, kind="", wanted=lambda group: common.has_tag(group.body, wanted))
 
 
-@routes.add("DELETE", GROUP)
+@service.route("DELETE", GROUP)
 def delete_group(call: Call) -> Answer:
     """Delete a group and everything in it: 202, with a `Location` that answers 200 when it is gone."""
-    group = require_group(call)
+    group = common.require_group(call)
     operation_id = begin_deletion(call, group)
     headers = {
         "Location": job_url(call, "RESOURCEGROUPDELETIONJOB", group.name, operation_id, group.location),
@@ -97,21 +74,15 @@ def delete_group(call: Call) -> Answer:
     return Answer(202, None, headers, operation_id)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/operationresults/{{id}}")
+@service.route("GET", f"{SUBSCRIPTION}/operationresults/{{id}}")
 def _get_result(call: Call) -> Answer:
-    require_subscription(call)
+    common.require_subscription(call)
     return answer_result(call, call["id"])
 
 
-@effects.add("group-delete-step")
-def _group_delete_step(cloud: Cloud, payload: dict[str, Any]) -> None:
-    delete_step(cloud, payload)
-
-
-@effects.add("group-delete")
-def group_delete(cloud: Cloud, payload: dict[str, Any]) -> Any:
-    """Continue when the shortest time that a deletion takes is over."""
-    return end_deletion(cloud, payload)
+service.effect("group-delete-step")(delete_step)
+# When the shortest time that a deletion takes is over.
+service.effect("group-delete")(end_deletion)
 
 
 def _check_name(name: str) -> None:
@@ -137,5 +108,5 @@ def _managed_by(body: dict[str, Any]) -> str | None:
     managed_by = body.get("managedBy")
     if managed_by is not None and not isinstance(managed_by, str):
         raise invalid_content("The request content was invalid: 'managedBy' must be a text.")
-    section(body, "properties")
+    common.section(body, "properties")
     return managed_by

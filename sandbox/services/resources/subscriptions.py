@@ -1,15 +1,13 @@
 """The subscription and its locations, the tenant, and the cloud's endpoints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_subscription
 
-routes = Routes()
+service = Service()
 
 NAME = "gpuinfra sandbox (simulated)"
 
@@ -32,18 +30,18 @@ def _subscription(cloud: Cloud) -> dict[str, Any]:
     }
 
 
-@routes.add("GET", "/subscriptions")
+@service.route("GET", "/subscriptions")
 def _list_subscriptions(call: Call) -> Answer:
     return Answer(200, {"value": [_subscription(call.cloud)], "count": {"type": "Total", "value": 1}})
 
 
-@routes.add("GET", SUBSCRIPTION)
+@service.route("GET", SUBSCRIPTION)
 def _get_subscription(call: Call) -> Answer:
     require_subscription(call)
     return Answer(200, _subscription(call.cloud))
 
 
-@routes.add("GET", "/tenants")
+@service.route("GET", "/tenants")
 def _list_tenants(call: Call) -> Answer:
     tenant = call.cloud.tenant
     return Answer(
@@ -65,7 +63,7 @@ def _list_tenants(call: Call) -> Answer:
     )
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/locations")
+@service.route("GET", f"{SUBSCRIPTION}/locations")
 def _list_locations(call: Call) -> Answer:
     require_subscription(call)
     value = [
@@ -85,7 +83,7 @@ def _list_locations(call: Call) -> Answer:
     return Answer(200, {"value": value})
 
 
-@routes.add("GET", "/metadata/endpoints")
+@service.route("GET", "/metadata/endpoints")
 def get_endpoints(call: Call) -> Answer:
     """Return the endpoints that `az cloud register` reads. There is no graph, gallery or storage."""
     base, nowhere = call.base_url, "sandbox.invalid"

@@ -1,14 +1,13 @@
 """Deployment templates: parameters, resources, and their order by dependency."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, not_modelled
 from gpuinfra.sandbox.services.common import section
 from gpuinfra.sandbox.services.resources.template_expressions import Scope, TemplateError, evaluate
 
@@ -180,11 +179,10 @@ def _resources(template: dict[str, Any]) -> list[Any]:
 
 def _resource(declared: Any, scope: Scope) -> PlannedResource:
     if not isinstance(declared, dict):
-        raise TemplateError("The template is not valid: a resource is no object")
+        raise TemplateError("The template is not valid: a resource is not an object")
     for name in declared:
         if name.lower() in _NOT_MODELLED:
-            message = f"The embedded Azure does not model '{name}' of a template's resource. Nothing was done."
-            raise ArmError(501, "NotInSandbox", message)
+            raise not_modelled(f"'{name}' of a template's resource")
     head = {name: evaluate(declared.get(name), scope) for name in ("type", "name", "apiVersion")}
     for name, value in head.items():
         if not isinstance(value, str) or not value:
@@ -266,16 +264,14 @@ def _find(names: dict[str, list[int]], wanted: Any, resource: PlannedResource) -
 
 
 def _check_circles(resources: list[PlannedResource]) -> None:
-    left = set(range(len(resources)))
-    while left:
-        free = {index for index in left if not left.intersection(resources[index].after)}
-        if not free:
-            resource = resources[min(left)]
-            raise TemplateError(
-                f"Circular dependency detected on resource: '{resource.id}'. Please see "
-                "https://aka.ms/arm-syntax-resources for usage details"
-            )
-        left -= free
+    try:
+        TopologicalSorter({index: resource.after for index, resource in enumerate(resources)}).prepare()
+    except CycleError as error:
+        resource = resources[min(error.args[1])]
+        raise TemplateError(
+            f"Circular dependency detected on resource: '{resource.id}'. Please see "
+            "https://aka.ms/arm-syntax-resources for usage details"
+        ) from None
 
 
 def _outputs(declared: dict[str, Any]) -> dict[str, Any]:

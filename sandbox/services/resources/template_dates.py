@@ -1,11 +1,9 @@
 """Dates in templates: times in .NET's formats, and ISO 8601 durations."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 
-from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.errors import not_modelled
 
 DEFAULT_FORMAT = "yyyyMMddTHHmmssZ"
 _STANDARD = {"s": "yyyy-MM-ddTHH:mm:ss", "u": "yyyy-MM-dd HH:mm:ssZ"}
@@ -22,11 +20,11 @@ def format_moment(moment: datetime, pattern: str = DEFAULT_FORMAT) -> str:
 
     def replace(found: re.Match[str]) -> str:
         if found[0] not in _CUSTOM:
-            raise _not_modelled(f"the date format '{pattern}'")
+            raise not_modelled(f"the date format '{pattern}'")
         return f"{moment:{_CUSTOM[found[0]]}}"
 
     if len(pattern) < 2:
-        raise _not_modelled(f"the date format '{pattern}'")
+        raise not_modelled(f"the date format '{pattern}'")
     return _MEANT.sub(replace, pattern)
 
 
@@ -39,14 +37,10 @@ def read_moment(text: str) -> datetime:
 def read_duration(text: str) -> timedelta:
     """Parse `PT4H`, `-P9D` or `P1DT2H3M4S`. Raises ValueError for anything else."""
     if _CALENDAR.fullmatch(text):
-        raise _not_modelled(f"years and months of a duration, as in '{text}'")
+        raise not_modelled(f"years and months of a duration, as in '{text}'")
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(text)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
     length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     return -length if found[1] else length
-
-
-def _not_modelled(what: str) -> ArmError:
-    return ArmError(501, "NotInSandbox", f"The embedded Azure does not model {what}. Nothing was done.")

@@ -1,7 +1,5 @@
 """Template expressions such as `[concat(parameters('name'), 'Subnet')]`: parsed and evaluated."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -20,14 +20,14 @@ from tests.integration.sandbox.servers import Sandbox, Servers
 
 def access_to(server: Sandbox) -> Access:
     """Return the program's access to an embedded Azure."""
-    setting = server.server.cloud.store.setting
+    plan_input = server.server.cloud.store.setting
     return Access(
         subscription=server.subscription,
         arm=server.endpoint,
         authority=server.endpoint,
         ca=str(server.server.authority_file),
         prices=f"{server.endpoint}/api/retail/prices",
-        client_secret=ClientSecret(setting("tenant"), setting("client-id"), setting("client-secret")),
+        client_secret=ClientSecret(plan_input("tenant"), plan_input("client-id"), plan_input("client-secret")),
         simulated=True,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.plan import Candidate, Plan
+from gpuinfra.models.plan import Candidate, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -17,10 +17,8 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
-from gpuinfra.provision.cloud import Act
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.find import find_target
 from gpuinfra.provision.lifecycle import lease
 from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.names import ref_of
@@ -28,8 +26,9 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.target import find_target
+from gpuinfra.provision.task import Task
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox
@@ -70,7 +69,7 @@ def ref(kind: Kind, group: str = GROUP) -> Ref:
     return ref_of(kind, group, NAME)
 
 
-def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
+def plan_input(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
     wanted = wanted or spec()
     machine = cloud.look(ref(Kind.VM, wanted.group_name))
     return PlanInput(
@@ -84,12 +83,17 @@ def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) ->
     )
 
 
+def task(cloud: AzureCloud) -> Task:
+    market, deadline = AzureMarket(cloud.clients), Deadline.after(SECONDS)
+    return Task(cloud, market, RecordedProgress(), NO_JOURNAL, deadline)
+
+
 def make(cloud: AzureCloud, resource: Resource, *, new: bool = False) -> None:
     cloud.wait(cloud.put(resource, new=new), Deadline.after(SECONDS))
 
 
 def make_all(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
-    given = setting(cloud, host_key, wanted)
+    given = plan_input(cloud, host_key, wanted)
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
             make(cloud, module.desired(given), new=kind is Kind.VM)
@@ -109,7 +113,7 @@ def refusal(work: Any, *given: Any, **fields: Any) -> CloudError:
 
 
 def plan_of(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Plan:
-    return make_plan(setting(cloud, host_key, wanted), cloud.observe(NAME, (wanted or spec()).group_name))
+    return make_plan(plan_input(cloud, host_key, wanted), cloud.observe(NAME, (wanted or spec()).group_name))
 
 
 # Reading
@@ -159,7 +163,7 @@ def test_secret_is_sent_and_never_returned(cloud: AzureCloud, host_key: HostKey,
 
 def test_group_is_found_by_its_machine(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     server.resource.resource_groups.create_or_update("gpu-team", {"location": "westus", "tags": {"owner": "them"}})
-    given = setting(cloud, host_key, spec(resource_group="gpu-team"))
+    given = plan_input(cloud, host_key, spec(resource_group="gpu-team"))
     for kind, module in MODULES.items():
         if kind not in {Kind.DISK, Kind.RESOURCE_GROUP}:
             make(cloud, module.desired(given))
@@ -170,7 +174,7 @@ def test_group_is_found_by_its_machine(cloud: AzureCloud, host_key: HostKey, ser
     elsewhere = cloud.observe(NAME, GROUP, thorough=True)
     assert elsewhere.machine is None
     assert {part.ref.group for part in elsewhere.lookalikes() if part.ref.kind is Kind.VM} == {"gpu-team"}
-    receipt = Teardown(NAME, None, cloud, None, RecordedProgress(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
+    receipt = Teardown(NAME, None, task(cloud)).deallocate()
     assert receipt.is_proof
     assert server.control("GET", "bill")["machines"][0]["powerState"] == "deallocated"
 
@@ -220,7 +224,7 @@ def test_existing_machine_is_not_created_again(cloud: AzureCloud, host_key: Host
 
 def test_machine_is_deallocated_and_started(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
-    for act, power in ((Act.DEALLOCATE, "deallocated"), (Act.START, "running")):
+    for act, power in ((Power.DEALLOCATE, "deallocated"), (Power.START, "running")):
         cloud.wait(cloud.act(ref(Kind.VM), act), Deadline.after(SECONDS))
         assert present(cloud, Kind.VM).power == power
 
@@ -228,7 +232,7 @@ def test_machine_is_deallocated_and_started(cloud: AzureCloud, host_key: HostKey
 def test_deleting_an_absent_resource_succeeds(cloud: AzureCloud, host_key: HostKey) -> None:
     for kind in Kind:
         cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
-    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(setting(cloud, host_key)))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(plan_input(cloud, host_key)))
     for kind in Kind:
         cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
     assert cloud.observe(NAME, GROUP).parts == ()
@@ -269,7 +273,7 @@ def test_disowned_group_loses_only_our_tags(cloud: AzureCloud, server: Sandbox) 
 def test_azure_error_is_mapped_to_its_fault(
     cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str, fault: Fault
 ) -> None:
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     for where in ({}, {"operation": True}):
         arm(server, name, method="PUT", type="networkSecurityGroups", **where)
@@ -325,7 +329,7 @@ def test_refused_connection_is_unreachable(access: Access, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", ["drop-before", "drop-after"])
 def test_dropped_connection_is_retried(cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str) -> None:
     arm(server, name, method="PUT", type="virtualNetworks")
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     make(cloud, MODULES[Kind.VNET].desired(given))
     assert present(cloud, Kind.VNET).state == "Succeeded"
@@ -337,7 +341,7 @@ def test_throttled_request_waits_and_reports_it(
     slept: list[float] = []
     monkeypatch.setattr(Interrupt, "sleep", lambda _, seconds: slept.append(seconds))
     arm(server, "TooManyRequests", method="PUT", retryAfter=7, count=2)
-    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(setting(cloud, host_key)))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(plan_input(cloud, host_key)))
     assert heard.lines == ["Azure is throttling, 7 s"] * 2
     assert slept == [7, 7]
 
@@ -350,7 +354,7 @@ def test_wait_beyond_the_deadline_is_refused(cloud: AzureCloud, server: Sandbox,
 
 
 def test_endless_operation_times_out(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
     operation = cloud.put(MODULES[Kind.VNET].desired(given))
@@ -360,7 +364,7 @@ def test_endless_operation_times_out(cloud: AzureCloud, host_key: HostKey, serve
 
 
 def test_ctrl_c_interrupts_a_wait(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
     operation = cloud.put(MODULES[Kind.VNET].desired(given))
@@ -383,7 +387,6 @@ def test_every_request_has_the_correlation_id(access: Access, server: Sandbox) -
 
 def test_receipt_has_the_price_of_the_deleted_machine(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
-    market = AzureMarket(cloud.clients)
-    receipt = Teardown(NAME, None, cloud, market, RecordedProgress(), NO_JOURNAL, Deadline.after(SECONDS)).delete()
+    receipt = Teardown(NAME, None, task(cloud)).delete()
     assert (receipt.is_proof, receipt.size, receipt.price_per_hour) == (True, SMALL, 0.526)
     assert cloud.observe(NAME, GROUP, thorough=True).parts == ()

@@ -34,9 +34,9 @@ from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.plan_input import HostKey
+from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox
@@ -120,22 +120,22 @@ class Scenario:
     def provisioner(self, cloud: Any = None) -> Provisioner:
         return Provisioner(
             spec=spec(**self.fields),
-            cloud=cloud or self.cloud,
-            market=AzureMarket(self.cloud.clients),
+            task=self.task(cloud),
             sources=self.sources,
             public_key=KEY,
-            progress=RecordedProgress(),
-            journal=NO_JOURNAL,
-            deadline=Deadline.after(120),
             host_key=self.host_key,
         )
+
+    def task(self, cloud: Any = None) -> Task:
+        market, deadline = AzureMarket(self.cloud.clients), Deadline.after(120)
+        return Task(cloud or self.cloud, market, RecordedProgress(), NO_JOURNAL, deadline)
 
     def up(self) -> Plan:
         return self.provisioner().up(lambda _: None).plan
 
     def teardown_work(self, *, by_spec: bool, cloud: Any = None) -> Teardown:
         group = spec(**self.fields).group_name if by_spec else None
-        return Teardown(NAME, group, cloud or self.cloud, None, RecordedProgress(), NO_JOURNAL, Deadline.after(120))
+        return Teardown(NAME, group, self.task(cloud))
 
     def arm(self, **fault: Any) -> None:
         self.server.control("POST", "faults", fault)
@@ -368,7 +368,7 @@ def test_next_up_tries_another_region_after_a_failed_allocation(scenario: Scenar
     work = scenario.provisioner()
     with pytest.raises(CloudError, match="AllocationFailed"):
         # Killed before it could clean up.
-        PlanExecution(scenario.cloud, RecordedProgress(), NO_JOURNAL, Deadline.after(60)).apply(work.plan())
+        PlanExecution(scenario.task()).apply(work.plan())
     plan = scenario.up()
     assert plan.candidate is not None
     assert plan.candidate.region == "westus2"
@@ -379,7 +379,5 @@ def test_next_up_recreates_a_failed_resource(scenario: Scenario, kind: str) -> N
     scenario.arm(name="InternalServerError", operation=True, method="PUT", type=kind)
     with pytest.raises(CloudError, match="InternalServerError"):
         # Killed before it could clean up.
-        PlanExecution(scenario.cloud, RecordedProgress(), NO_JOURNAL, Deadline.after(60)).apply(
-            scenario.provisioner().plan()
-        )
+        PlanExecution(scenario.task()).apply(scenario.provisioner().plan())
     scenario.check_converges()

@@ -11,17 +11,16 @@ from azure.core.exceptions import HttpResponseError
 from gpuinfra.models.cost import Certainty
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.access import Access
-from gpuinfra.provision.azure.activity import read_log
 from gpuinfra.provision.azure.clients import Clients
-from gpuinfra.provision.azure.fleet import AzureFleet
+from gpuinfra.provision.azure.fleet import AzureFleet, read_log
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.costing.activity import KEPT, read_events
 from gpuinfra.provision.costing.evidence import Evidence
-from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.history import CostHistory
 from gpuinfra.provision.costing.pricing import TODAY, PriceBook
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.residue import disk_per_month
+from gpuinfra.provision.market.price_list import disk_per_month
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import Sandbox
@@ -42,7 +41,7 @@ def opened(access: Access) -> Iterator[Clients]:
     close(clients)
 
 
-def counted(clients: Clients) -> tuple[dict[str, History], Evidence, PriceBook]:
+def counted(clients: Clients) -> tuple[dict[str, CostHistory], Evidence, PriceBook]:
     machines, disks, addresses = AzureFleet(clients).holdings()
     now = clients.clock.now()
     since = now - KEPT
@@ -103,7 +102,7 @@ class Histories:
 def slow(place: Place) -> Iterator[Place]:
     """Operations take as long as in Azure, so that the billed moments differ."""
     control = place.sandbox.control
-    before = control("GET", "profile")["profile"]
+    before = control("GET", "status")["profile"]
     control("POST", "profile", {"profile": "realistic"})
     control("POST", "clock", {"speed": 600})
     yield place

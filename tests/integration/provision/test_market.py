@@ -11,7 +11,7 @@ from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.prices import PriceService
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Image, ImagePlan, Prices
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.servers import Sandbox
 

@@ -10,9 +10,8 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision.azure.access import Access, ClientSecret
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.market.preflight import preflight
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.progress import Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.servers import Sandbox
 
@@ -48,8 +47,8 @@ def test_preflight_only_reads(market: AzureMarket, server: Sandbox) -> None:
         f"{T4} in eastus, zone 1",
         f"{T4} in eastus, zone 3",
     ]
-    assert (found.passed, found.unregistered) == ((), ())
-    assert found.image["eastus"].version == "25.06.18"
+    assert (found.rejected, found.unregistered) == ((), ())
+    assert found.images["eastus"].version == "25.06.18"
     assert found.prices.price(T4, "eastus") == 0.526
     asked = requests(server)
     assert {each["method"] for each in asked if "/oauth2/" not in each["path"]} == {"GET"}
@@ -61,7 +60,7 @@ def test_restricted_region_is_skipped(market: AzureMarket, server: Sandbox) -> N
     arm(server, "restricted", region="southcentralus", count=0)
     found = preflight(market, spec(), Deadline.after(30), Silent())
     assert [str(each) for each in found.viable] == [f"{T4} in eastus"]
-    assert [reason.code for each in found.passed for reason in each.reasons] == ["restricted"]
+    assert [reason.code for each in found.rejected for reason in each.reasons] == ["restricted"]
 
 
 def test_unregistered_provider_is_not_a_failure(market: AzureMarket, server: Sandbox) -> None:

@@ -15,17 +15,15 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
-from gpuinfra.provision.azure.fleet import AzureFleet
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.reap import Rules
 from gpuinfra.provision.names import default_group, name_of
+from gpuinfra.provision.progress import Silent
+from gpuinfra.provision.reaping.decide import Rules
 from gpuinfra.provision.reaping.reaper import Reaper
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import access_to, close
 from tests.integration.sandbox.machine_help import T4, Place
 from tests.integration.sandbox.servers import Sandbox
@@ -83,7 +81,6 @@ class World:
         self._clients.append(clients)
         return Reaper(
             cloud=AzureCloud(clients),
-            fleet=AzureFleet(clients),
             market=AzureMarket(clients),
             rules=rules or Rules(),
             progress=Silent(),
@@ -215,14 +212,14 @@ def test_lease_renewed_during_reap_keeps_the_machine_on(world: World, monkeypatc
     world.machine("over", lease=-0.1)
     world.machine("renewed", lease=-0.1)
     reaper = world.reaper()
-    listed: Callable[[], list[dict[str, Any]]] = reaper.fleet.machines
+    listed: Callable[[], list[dict[str, Any]]] = reaper.cloud.fleet.machines
 
     def machines() -> list[dict[str, Any]]:
         rows = listed()
         world.machine("renewed", lease=1)
         return rows
 
-    monkeypatch.setattr(reaper.fleet, "machines", machines)
+    monkeypatch.setattr(reaper.cloud.fleet, "machines", machines)
     found = reaper.reap()
     assert names(found.stopped) == ["over"]
     assert found.notes == ["renewed is left on: it is in order by now"]
@@ -236,7 +233,7 @@ def test_reap_stops_machines_when_resources_cannot_be_listed(world: World, monke
     def parts() -> list[Any]:
         raise CloudError(Fault.DENIED, "AuthorizationFailed", "you may not")
 
-    monkeypatch.setattr(reaper.fleet, "parts", parts)
+    monkeypatch.setattr(reaper.cloud.fleet, "parts", parts)
     found = reaper.reap()
     assert [(failure.name, failure.code) for failure in found.failed] == [("orphans", "AuthorizationFailed")]
     assert names(found.stopped) == ["over"]

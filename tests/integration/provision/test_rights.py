@@ -11,19 +11,19 @@ import pytest
 
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision import agent_role
-from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources.vm import IDENTITY
-from gpuinfra.provision.up import Provisioner, Up
-from gpuinfra.provision.waiting import retry
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.task import Task
+from gpuinfra.provision.up import Provisioner, UpOutcome
+from gpuinfra.provision.waiting import Deadline, retry
 from gpuinfra.sandbox.kernel.access_control import is_principal
 from gpuinfra.sandbox.services.authorization import role_assignments
 from tests.az import Az
@@ -50,17 +50,13 @@ def cloud(server: Sandbox, access: Access) -> Iterator[AzureCloud]:
     close(clients)
 
 
-def up(cloud: AzureCloud, heard: RecordedProgress, wanted: Spec | None = None) -> Up:
+def up(cloud: AzureCloud, heard: RecordedProgress, wanted: Spec | None = None) -> UpOutcome:
     """Create a machine in Azure, without a guest."""
     return Provisioner(
         spec=wanted or spec(),
-        cloud=cloud,
-        market=AzureMarket(cloud.clients),
+        task=Task(cloud, AzureMarket(cloud.clients), heard, NO_JOURNAL, Deadline.after(60)),
         sources=("203.0.113.7/32",),
         public_key=KEY,
-        progress=heard,
-        journal=NO_JOURNAL,
-        deadline=Deadline.after(60),
     ).up(lambda plan: None)
 
 

@@ -132,7 +132,7 @@ def test_second_up_prints_that_it_follows_the_first(harness: Harness) -> None:
     assert harness.wait_until_held(second, faults=2)
     harness.clear()
     results = both_succeed(first, second)
-    assert sorted("following" in each.err for each in results) == [False, True], texts(*results)
+    assert sorted("already being created" in each.err for each in results) == [False, True], texts(*results)
     statuses = [each["status"] for each in harness.requests() if is_vm_put(each)]
     assert sorted(statuses) == [0, 0, 201, 412], "Azure accepts one and refuses the other"
     # Whichever of the two created the VM, both write the host key that it has.

@@ -1,4 +1,4 @@
-"""A real OpenSSH server and a real Docker Engine of the test's own, and a user who may log in."""
+"""A real OpenSSH server and a real Docker Engine for tests, and a user who can log in."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ __all__ = [
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No key of whoever runs the tests is tried."""
+    """Set an empty home, so that the keys of the developer are not used."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     (tmp_path / "home" / ".ssh").mkdir(parents=True)
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
-    """A server for tests that leave it as it was."""
+    """A running server for tests that do not change it."""
     server = SshServer(tmp_path_factory.mktemp("shared") / "sshd")
     server.start()
     yield server
@@ -42,7 +42,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[SshServer]:
-    """A server of the test's own, not started."""
+    """A server for one test, not started yet."""
     server = SshServer(tmp_path / "sshd")
     yield server
     server.stop()
@@ -50,7 +50,7 @@ def server(tmp_path: Path) -> Iterator[SshServer]:
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
-    """A real SSH agent; call it to add a key."""
+    """A function that adds a key to a real SSH agent."""
     address = tmp_path / "agent"
     with subprocess.Popen(
         [program("ssh-agent", "openssh-client"), "-D", "-a", str(address)], stdout=subprocess.DEVNULL
@@ -74,7 +74,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 @pytest.fixture
 def remote_home(server: SshServer, home: Path) -> SshServer:
-    """A server whose sessions have the test's own home."""
+    """A running server whose sessions have the test's home."""
     server.settings["SetEnv"] = f"HOME={home}"
     server.start()
     return server

@@ -1,4 +1,4 @@
-"""An image registry, as little of one as an engine needs to pull. It is a program: engines have their own networks."""
+"""A minimal image registry to pull from. It is a separate program, because engines have their own networks."""
 
 import base64
 import gzip
@@ -11,12 +11,12 @@ import tarfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOOL, FOREIGN = "lab/tool:1", "foreign/tool:1"
-USER, PASSWORD = "somebody", "hunter2"
+USER, PASSWORD = "alice", "hunter2"
 LAYER_SIZE = 3_000_000
 
 
 def image(architecture: str) -> dict[str, bytes]:
-    """Blobs by digest, and the manifest by its tag: one layer with one file, which does not compress."""
+    """Return blobs by digest and the manifest by tag, for an image with one incompressible file."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
         description = tarfile.TarInfo(f"file-{architecture}")
@@ -51,7 +51,7 @@ ALLOWED = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The part of the distribution protocol that reads."""
+    """The read requests of the distribution protocol."""
 
     protocol_version = "HTTP/1.1"
 
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             }
             self.answer(200, content, **extra)
 
-    do_HEAD = do_GET  # noqa: N815 its name
+    do_HEAD = do_GET  # noqa: N815 the name in the base class
 
     def answer(self, status: int, content: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -86,11 +86,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def log_message(self, format: str, *words: object) -> None:  # noqa: A002 its name
+    def log_message(self, format: str, *words: object) -> None:  # noqa: A002 the name in the base class
         pass
 
 
 if __name__ == "__main__":
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        print(server.server_address[1], flush=True)  # noqa: T201 whoever has started it reads this
+        print(server.server_address[1], flush=True)  # noqa: T201 the parent process reads it
         server.serve_forever()

@@ -1,4 +1,4 @@
-"""Looking at a machine: by real shells, and by SSH at one with a real Docker Engine."""
+"""Check a machine: in real shells, and over SSH with a real Docker Engine."""
 
 import contextlib
 import subprocess
@@ -21,7 +21,7 @@ SHELLS = {"dash": ["dash"], "bash": ["bash"], "busybox": ["busybox", "sh"]}
 
 
 class Shell:
-    """A machine that is this one, with one kind of shell and no programs but a few."""
+    """This computer with one kind of shell and a few programs."""
 
     def __init__(self, words: list[str], folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ def names(checkup: Checkup, *, passed: bool) -> list[str]:
     return [check.name for check in checkup.checks if check.passed is passed]
 
 
-def test_every_shell_finds_what_is_missing(shell: Shell) -> None:
+def test_missing_programs_are_found_in_every_shell(shell: Shell) -> None:
     checkup = shell.examine()
     assert names(checkup, passed=True) == ["ssh"]
     assert names(checkup, passed=False) == ["docker", "nvidia-runtime", "gpu"]
@@ -68,12 +68,12 @@ def test_every_shell_finds_what_is_missing(shell: Shell) -> None:
     assert names(shell.examine(docker=False, gpu=False), passed=False) == ["python"]
 
 
-def test_every_shell_does_without_timeout(shell: Shell) -> None:
+def test_check_works_without_the_timeout_program(shell: Shell) -> None:
     (shell.folder / "timeout").unlink()
     assert shell.examine().checks[1].found == "no `docker` program"
 
 
-def test_every_shell_finds_what_is_there(shell: Shell) -> None:
+def test_present_programs_are_found_in_every_shell(shell: Shell) -> None:
     engine = """case $1 in
     version) echo 'engine 28.2.2';;
     info) echo 'WARNING: no swap' >&2; printf '%s\\n' '{"Runtimes": {"nvidia": {"path": "a\\\\tb %s"}}}';;
@@ -88,7 +88,7 @@ def test_every_shell_finds_what_is_there(shell: Shell) -> None:
     assert shell.examine(docker=False).passed
 
 
-def test_an_engine_that_hangs_is_told_and_the_rest_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_engine_does_not_hide_the_other_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup_module, "SCRIPT", checkup_module.SCRIPT.replace("timeout 20", "timeout 1"))
     shell = Shell(SHELLS["dash"], tmp_path / "bin")
     shell.install("docker", "sleep 30")
@@ -120,7 +120,7 @@ def look(server: SshServer, *, docker: bool = True, gpu: bool = True) -> Checkup
         return examine(connection, docker=docker, gpu=gpu, timeout=WAIT_SECONDS)
 
 
-def test_a_machine_with_a_real_engine_can_run_jobs(server: SshServer, engine: str, tmp_path: Path) -> None:
+def test_machine_with_a_real_engine_can_run_jobs(server: SshServer, engine: str, tmp_path: Path) -> None:
     serve(server, engine, tmp_path / "bin", "nvidia-smi", "nvidia-container-runtime-hook")
     checkup = look(server)
     assert checkup.passed, checkup
@@ -131,21 +131,21 @@ def test_a_machine_with_a_real_engine_can_run_jobs(server: SshServer, engine: st
     assert gpu.found == "Tesla T4, 15360 MiB, driver 535.161.08"
 
 
-def test_a_real_engine_that_gives_no_gpus_is_told(server: SshServer, engine: str, tmp_path: Path) -> None:
+def test_engine_without_gpu_support_is_reported(server: SshServer, engine: str, tmp_path: Path) -> None:
     serve(server, engine, tmp_path / "bin", "nvidia-smi")
     assert names(look(server), passed=False) == ["nvidia-runtime"]
     assert look(server, gpu=False).passed
     assert look(server, docker=False).passed
 
 
-def test_an_engine_that_is_not_there_is_told(server: SshServer, tmp_path: Path) -> None:
+def test_missing_engine_is_reported(server: SshServer, tmp_path: Path) -> None:
     program("docker", "docker.io")
     serve(server, f"unix://{tmp_path}/none.sock", tmp_path / "bin", "nvidia-smi")
     docker = look(server).checks[1]
     assert docker.help == "start it: `sudo systemctl enable --now docker`", docker
 
 
-def test_a_user_who_may_not_use_the_engine_is_told(engine: str, tmp_path: Path) -> None:
+def test_user_without_permission_for_the_engine_is_reported(engine: str, tmp_path: Path) -> None:
     server = PasswordServer(tmp_path / "sshd")
     try:
         serve(server, engine, tmp_path / "bin")

@@ -17,8 +17,8 @@ from gpuinfra.runner.docker.client import Engine, open_engine
 from gpuinfra.runner.errors import Broken, ConnectError, JobError
 from gpuinfra.runner.job_spec import Gpus, StartRequest
 from gpuinfra.runner.jobs import container
-from gpuinfra.runner.jobs.container import ContainerJob, body_of, start_container
-from gpuinfra.runner.jobs.container_log import advanced
+from gpuinfra.runner.jobs.container import ContainerJob, container_config, start_container
+from gpuinfra.runner.jobs.container_log import next_position
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Job, Position, StopReason
 from tests.integration.runner.conftest import WAIT_SECONDS, eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
@@ -28,7 +28,7 @@ LOCAL, REMOTE = "on this computer", "over ssh"
 
 @pytest.fixture(params=[LOCAL, REMOTE])
 def engine(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """The lab's engine, reached in both ways."""
+    """The lab's engine, local and over SSH."""
     monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
     with contextlib.ExitStack() as stack:
         there = stack.enter_context(lab.connected()) if request.param == REMOTE else LocalConnection()
@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def mortal(lab: Lab) -> Iterator[Lab]:
-    """The lab, whose engine is alive again afterwards."""
+    """The lab, whose engine is started again after the test."""
     yield lab
     if not lab.engine.is_running:
         lab.engine.start()
@@ -66,7 +66,7 @@ def followed(job: Job) -> list[Frame]:
     return list(job.frames(Position()))
 
 
-def test_a_job_is_run_to_its_end_with_all_that_was_ordered(engine: Engine, tmp_path: Path) -> None:
+def test_job_runs_with_its_folder_variables_and_mounts(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("seen")
     job: Job = start_container(
         engine,
@@ -85,12 +85,12 @@ def test_a_job_is_run_to_its_end_with_all_that_was_ordered(engine: Engine, tmp_p
     assert (tmp_path / "made").read_text() == "out\n"
     ended = job.ended()
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (7, StopReason.EXITED)
+    assert (ended.exit_code, ended.stop_reason) == (7, StopReason.EXITED)
     job.remove()
     job.remove()
 
 
-def test_a_job_that_does_nothing_has_nothing_to_tell(engine: Engine) -> None:
+def test_job_without_output_has_an_empty_log(engine: Engine) -> None:
     engine.prepare()
     job = start_container(engine, order("true"))
     assert followed(job) == []
@@ -99,7 +99,7 @@ def test_a_job_that_does_nothing_has_nothing_to_tell(engine: Engine) -> None:
     assert ended.exit_code == 0
 
 
-def test_an_images_own_entrypoint_does_not_swallow_the_command(remote: Engine, lab: Lab) -> None:
+def test_entrypoint_of_the_image_does_not_replace_the_command(remote: Engine, lab: Lab) -> None:
     from tests.images import busybox_archive
 
     lab.engine.add_image("greeting:test", busybox_archive(), 'ENTRYPOINT ["echo", "swallowed"]', "ENV KEPT=yes")
@@ -107,17 +107,17 @@ def test_an_images_own_entrypoint_does_not_swallow_the_command(remote: Engine, l
     assert printed(followed(job)) == b"yes\n"
 
 
-def test_long_lines_and_any_bytes_come_as_they_are(engine: Engine, tmp_path: Path) -> None:
+def test_long_lines_and_binary_output_are_unchanged(engine: Engine, tmp_path: Path) -> None:
     content = os.urandom(300_000) + b"x" * 10_000_000 + b"\n" + bytes(range(256))
     (tmp_path / "data").write_bytes(content)
     job = start_container(engine, order("cat", "/in/data", mounts=((str(tmp_path), "/in"),)))
     frames = followed(job)
     assert hashlib.sha256(printed(frames)).digest() == hashlib.sha256(content).digest()
-    # And from the middle of the line on, which has one time for all of its parts.
+    # Resume in the middle of a line, whose parts all have the same time.
     half = len(frames) - 100
     place = Position()
     for frame in frames[:half]:
-        place = advanced(place, frame)
+        place = next_position(place, frame)
     assert place.count > 100
     assert list(job.frames(place)) == frames[half:]
 
@@ -143,9 +143,9 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab:
             try:
                 for number, frame in enumerate(job.frames(place)):
                     got.append(frame)
-                    place = advanced(place, frame)
+                    place = next_position(place, frame)
                     if number == 1000 and tries <= cuts:
-                        lab.server.cut()  # what was on its way still comes
+                        lab.server.cut()  # data in transit still arrives
             except ConnectError:
                 continue
             ended = job.ended()
@@ -160,9 +160,7 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab:
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
-def test_an_engine_that_is_started_anew_tells_all_that_was_printed_before(
-    mortal: Lab, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_restarted_engine_sends_all_earlier_output(mortal: Lab, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", mortal.engine.address)
     with contextlib.closing(open_engine(LocalConnection(), 20)) as engine, contextlib.ExitStack() as stack:
         connection = stack.enter_context(mortal.connected())
@@ -186,36 +184,36 @@ def test_an_engine_that_is_started_anew_tells_all_that_was_printed_before(
         mortal.engine.start()
         place = Position()
         for frame in got:
-            place = advanced(place, frame)
-        if not connection.is_open:  # a busy machine may have lost it meanwhile, which is another story
+            place = next_position(place, frame)
+        if not connection.is_open:  # a slow computer may have lost the connection
             over_ssh = open_engine(stack.enter_context(mortal.connected()), 20, expected=True)
-        # The ways that were open before are dead, and nobody has to know.
+        # The earlier streams are closed, which must not cause an error.
         got += ContainerJob(over_ssh, job.id).frames(place)
         numbers = [int(frame.data) for frame in got]
         assert numbers == list(range(1, len(numbers) + 1))
         ended = job.ended()
         assert ended is not None
-        assert ended.how is StopReason.ENGINE_STOPPED
+        assert ended.stop_reason is StopReason.ENGINE_STOPPED
         over_ssh.close()
         job.remove()
 
 
-def test_a_job_that_was_killed_by_somebody_else_is_no_fault_of_the_engine(remote: Engine, lab: Lab) -> None:
+def test_job_that_another_user_killed_is_not_blamed_on_the_engine(remote: Engine, lab: Lab) -> None:
     job = start_container(remote, order("sleep", "60"))
     lab.engine.docker("kill", job.id)
     assert followed(job) == []
     ended = job.ended()
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (137, StopReason.EXITED)
+    assert (ended.exit_code, ended.stop_reason) == (137, StopReason.EXITED)
 
 
-def test_a_silent_job_is_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_job_is_followed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container, "SILENCE_SECONDS", 0.3)
     job = start_container(engine, shell("echo one; sleep 1; echo two"))
     assert printed(followed(job)) == b"one\ntwo\n"
 
 
-def test_a_job_that_was_begun_already_is_not_begun_again(engine: Engine, tmp_path: Path) -> None:
+def test_repeated_start_returns_the_running_job(engine: Engine, tmp_path: Path) -> None:
     again = shell("echo begun >> /out/file; sleep 60", mounts=((str(tmp_path), "/out"),))
     first, second = start_container(engine, again), start_container(engine, again)
     assert first.id == second.id
@@ -226,19 +224,19 @@ def test_a_job_that_was_begun_already_is_not_begun_again(engine: Engine, tmp_pat
     assert (tmp_path / "file").read_text() == "begun\n"
 
 
-def test_a_container_that_was_made_and_not_started_is_started(remote: Engine) -> None:
+def test_created_container_that_was_not_started_is_started(remote: Engine) -> None:
     wanted = shell("echo begun")
-    made = container._create(remote, wanted, body_of(wanted))
+    made = container._create(remote, wanted, container_config(wanted))
     assert made is not None
     ended = made.ended()
     assert ended is not None
-    assert ended.how is StopReason.LOST
+    assert ended.stop_reason is StopReason.LOST
     job = start_container(remote, wanted)
     assert job.id == made.id
     assert printed(followed(job)) == b"begun\n"
 
 
-def test_another_ones_container_is_not_taken_for_the_jobs(remote: Engine, lab: Lab) -> None:
+def test_container_of_another_run_is_not_used(remote: Engine, lab: Lab) -> None:
     wanted = order("true")
     lab.engine.docker("create", "--name", f"gpuinfra-{wanted.run}", BUSYBOX, "true")
     with pytest.raises(JobError, match="name is taken"):
@@ -248,13 +246,13 @@ def test_another_ones_container_is_not_taken_for_the_jobs(remote: Engine, lab: L
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"image": "nobody/has:this"}, "no-image", "nobody/has:this"),
+        ({"image": "example/missing:1"}, "no-image", "example/missing:1"),
         ({"mounts": (("/no/such/folder", "/in"),)}, "job-failed", "/no/such/folder"),
         ({"gpus": Gpus(ids=("9",))}, "no-gpu", "starting the container"),
         ({"memory": 1}, "job-failed", "memory"),
     ],
 )
-def test_what_cannot_begin_says_why_and_leaves_nothing(
+def test_container_that_cannot_start_is_reported_and_removed(
     engine: Engine, lab: Lab, changes: dict[str, Any], code: str, words: str
 ) -> None:
     with pytest.raises(JobError) as caught:
@@ -265,12 +263,12 @@ def test_what_cannot_begin_says_why_and_leaves_nothing(
     assert not Path("/no").exists()
 
 
-def test_a_job_that_may_have_gpus_sees_them(engine: Engine) -> None:
+def test_job_with_gpus_sees_them(engine: Engine) -> None:
     job = start_container(engine, order("nvidia-smi", "-L", gpus=Gpus(count=1)))
     assert b"simulated" in printed(followed(job)).lower()
 
 
-def test_a_job_that_is_cancelled_ends(engine: Engine) -> None:
+def test_cancelled_job_ends(engine: Engine) -> None:
     job = start_container(engine, order("sleep", "60"))
     job.cancel(20)
     ended = job.ended()
@@ -281,7 +279,7 @@ def test_a_job_that_is_cancelled_ends(engine: Engine) -> None:
     job.cancel(20)
 
 
-def test_a_job_that_does_not_want_to_end_is_made_to(remote: Engine) -> None:
+def test_job_that_ignores_sigterm_is_killed(remote: Engine) -> None:
     job = start_container(remote, shell("trap '' TERM; echo deaf; while true; do sleep 0.1; done"))
     assert next(job.frames(Position())).data == b"deaf\n"
     job.cancel(1)
@@ -290,9 +288,9 @@ def test_a_job_that_does_not_want_to_end_is_made_to(remote: Engine) -> None:
     assert ended.exit_code == 137
 
 
-def test_a_job_that_wants_too_much_memory_is_told_so(remote: Engine, lab: Lab, tmp_path: Path) -> None:
-    # Engines begin to watch the memory a moment after the start, and one that hears of the end before it hears of the
-    # memory never says why. So all of it comes one after the other.
+def test_job_over_its_memory_limit_is_out_of_memory(remote: Engine, lab: Lab, tmp_path: Path) -> None:
+    # Engines monitor the memory only a moment after the start. An engine that sees the end before the memory event
+    # never reports the reason, so the test waits for each of them.
     waits = "until [ -e /in/{} ]; do sleep 0.05; done".format
     script = f"{waits('begin')}; busybox tail /dev/zero; {waits('over')}; exit 137"
     job = start_container(remote, shell(script, memory=16 << 20, mounts=((str(tmp_path), "/in"),)))
@@ -306,20 +304,20 @@ def test_a_job_that_wants_too_much_memory_is_told_so(remote: Engine, lab: Lab, t
     followed(job)
     ended = job.ended()
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (137, StopReason.OUT_OF_MEMORY)
+    assert (ended.exit_code, ended.stop_reason) == (137, StopReason.OUT_OF_MEMORY)
 
 
-def test_a_container_that_is_gone_is_lost(engine: Engine) -> None:
+def test_removed_container_is_lost(engine: Engine) -> None:
     job = start_container(engine, order("sleep", "60"))
     job.remove()
     ended = job.ended()
     assert ended is not None
-    assert ended.how is StopReason.LOST
-    # Its log went with it, and that is no reason to keep anybody from what else there is of it.
+    assert ended.stop_reason is StopReason.LOST
+    # Its log is gone too, which must not prevent fetching its outputs.
     assert followed(job) == []
 
 
-def test_a_secret_is_in_no_list_of_processes_and_gone_with_the_container(remote: Engine, lab: Lab) -> None:
+def test_secrets_are_not_in_process_lists_and_deleted_with_the_container(remote: Engine, lab: Lab) -> None:
     secret = uuid.uuid4().hex
     job = start_container(remote, shell("echo $TOKEN | busybox wc -c; sleep 60", secrets={"TOKEN": secret}))
     assert next(job.frames(Position())).data.strip() == b"33"
@@ -333,7 +331,7 @@ def test_a_secret_is_in_no_list_of_processes_and_gone_with_the_container(remote:
     assert not holding
 
 
-def test_a_connection_that_is_lost_while_a_job_is_silent_is_told(lab: Lab) -> None:
+def test_lost_connection_during_silence_is_reported(lab: Lab) -> None:
     with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
         job = start_container(engine, shell("echo one; sleep 60"))
         frames = job.frames(Position())
@@ -345,7 +343,7 @@ def test_a_connection_that_is_lost_while_a_job_is_silent_is_told(lab: Lab) -> No
             job.ended()
 
 
-def test_the_log_can_be_read_while_other_things_are_asked(remote: Engine, tmp_path: Path) -> None:
+def test_log_can_be_read_during_other_requests(remote: Engine, tmp_path: Path) -> None:
     waits = "until [ -e /in/{} ]; do sleep 0.02; done".format
     script = f"for i in 1 2 3; do {waits('$i')}; echo $i; done; {waits('over')}"
     job = start_container(remote, shell(script, mounts=((str(tmp_path), "/in"),)))
@@ -367,6 +365,6 @@ def test_the_log_can_be_read_while_other_things_are_asked(remote: Engine, tmp_pa
 def _command_lines() -> list[str]:
     lines = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has just ended
             lines.append(file.read_text("utf-8", "replace"))
     return lines

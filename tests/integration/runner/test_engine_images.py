@@ -14,7 +14,7 @@ from gpuinfra.runner.docker.client import Engine, open_engine
 from gpuinfra.runner.docker.images import ensure_image, find_image, pull
 from gpuinfra.runner.errors import JobError, TimedOut
 from gpuinfra.runner.job_spec import Gpus
-from gpuinfra.runner.jobs.helper_containers import LABEL, remove_old, run_once, scrub
+from gpuinfra.runner.jobs.helper_containers import LABEL, remove_old, run_once, take_ownership
 from tests.integration.runner import registry
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
@@ -203,7 +203,7 @@ def test_what_root_wrote_is_given_to_the_user(engine: Engine, tmp_path: Path, im
     inner.mkdir(parents=True)
     (inner / "file").write_text("x")
     (inner / "link").symlink_to("/etc/passwd")
-    scrub(engine, image, str(tmp_path / "outputs"), 1234, 2345)
+    take_ownership(engine, image, str(tmp_path / "outputs"), 1234, 2345)
     for each in (tmp_path / "outputs", inner, inner / "file", inner / "link"):
         assert (each.lstat().st_uid, each.lstat().st_gid) == (1234, 2345)
     assert Path("/etc/passwd").stat().st_uid == 0
@@ -211,5 +211,5 @@ def test_what_root_wrote_is_given_to_the_user(engine: Engine, tmp_path: Path, im
 
 def test_an_image_that_has_nothing_to_do_it_with_says_so(engine: Engine, everybodys: str, tmp_path: Path) -> None:
     pull(engine, f"{everybodys}/{registry.TOOL}", Heard())
-    with pytest.raises(JobError, match="stay root's"):
-        scrub(engine, f"{everybodys}/{registry.TOOL}", str(tmp_path), 1234, 2345)
+    with pytest.raises(JobError, match="root still owns"):
+        take_ownership(engine, f"{everybodys}/{registry.TOOL}", str(tmp_path), 1234, 2345)

@@ -10,8 +10,8 @@ from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.docker.client import Engine, open_engine
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.gpu.check import NoGpuError, diagnose, probe_container, probe_host
-from gpuinfra.runner.gpu.nvidia_smi import PROBE
+from gpuinfra.runner.gpu.check import diagnose, probe_container, probe_host
+from gpuinfra.runner.gpu.nvidia_smi import PROBE, NoGpuError
 from gpuinfra.runner.job_spec import Gpus
 from gpuinfra.runner.jobs.helper_containers import run_once
 from tests.lab import BUSYBOX, PYTHON, Lab

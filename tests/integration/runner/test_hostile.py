@@ -1,4 +1,4 @@
-"""A real OpenSSH server that means no good."""
+"""A real OpenSSH server that is hostile."""
 
 import contextlib
 import resource
@@ -13,8 +13,8 @@ from tests.integration.runner.conftest import WAIT_SECONDS, SshServer
 FLOOD_SECONDS, MEBIBYTE = 3.0, 1024  # ru_maxrss counts KiB
 
 
-def test_a_machine_that_does_not_stop_talking_fills_no_memory(shared: SshServer) -> None:
-    # As a start-up file of the user's shell may, before any command of ours.
+def test_endless_output_does_not_fill_the_memory(shared: SshServer) -> None:
+    # A start-up file of the user's shell may print this before our command runs.
     with contextlib.closing(SshConnection.open(shared.target, WAIT_SECONDS)) as connection:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(ConnectError):
@@ -22,7 +22,7 @@ def test_a_machine_that_does_not_stop_talking_fills_no_memory(shared: SshServer)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * MEBIBYTE
 
 
-def test_a_greeting_is_no_gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_greeting_of_the_shell_is_not_parsed_as_a_gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("greeting")
     server, programs = SshServer(folder / "sshd"), folder / "bin"
     programs.mkdir()

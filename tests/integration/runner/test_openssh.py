@@ -1,4 +1,4 @@
-"""OpenSSH's own client with what it is told, against a real server; and the command that hands over to it."""
+"""OpenSSH's client with our options and files against a real server, and the command `gpuinfra ssh`."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from gpuinfra.runner.connection.openssh import SshFiles
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, make_key
 from tests.real import program
 
-# The program, with a cloud in which just one machine is found; the hand-over to ssh is the real one.
-STAND_IN = """
+# The program with a fake cloud that has one machine; it executes the real ssh.
+FAKE_CLOUD_PROGRAM = """
 import json, sys, types
 from gpuinfra.app import machine_names as words
 from gpuinfra.app.machine_names import Named
@@ -54,7 +54,7 @@ def mode(path: Path) -> int:
 
 def ssh(command: list[str], *more: str) -> "subprocess.CompletedProcess[str]":
     program("ssh", "openssh-client")
-    # Nothing of the configuration of whoever runs the tests: it is found by user id, not by HOME.
+    # Ignore the developer's configuration: OpenSSH finds it by user id, not by HOME.
     words = [command[0], "-F", "none", "-o", "BatchMode=yes", *command[1:], *more]
     return subprocess.run(
         words, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False, stdin=subprocess.DEVNULL
@@ -62,7 +62,7 @@ def ssh(command: list[str], *more: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("folder", ["plain", "a b", "100%", "%d %% x", 'quo"te', "it's", "back\\slash", "#x"])
-def test_ssh_logs_in_whatever_the_paths_are(shared: SshServer, tmp_path: Path, folder: str) -> None:
+def test_ssh_logs_in_with_special_characters_in_paths(shared: SshServer, tmp_path: Path, folder: str) -> None:
     files = SshFiles(tmp_path / folder)
     files.folder.mkdir()
     key = files.folder / "my key"
@@ -82,14 +82,14 @@ def test_ssh_refuses_another_host_key(shared: SshServer, tmp_path: Path) -> None
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in done.stderr
 
 
-def test_a_name_is_known_in_whatever_case(shared: SshServer, tmp_path: Path) -> None:
+def test_host_name_is_known_in_any_case(shared: SshServer, tmp_path: Path) -> None:
     files, target = SshFiles(tmp_path), shared.target_with(machine="My-DSVM")
     files.remember(target)
     assert ssh(openssh.command(target, files.known_hosts, ["true"])).returncode == 0
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
-def test_other_kinds_of_host_keys_do_as_well(server: SshServer, tmp_path: Path, kind: str) -> None:
+def test_other_types_of_host_keys_are_accepted(server: SshServer, tmp_path: Path, kind: str) -> None:
     server.host_key = make_key(tmp_path / "key", kind)
     server.start()
     files = SshFiles(tmp_path / "ssh")
@@ -97,16 +97,16 @@ def test_other_kinds_of_host_keys_do_as_well(server: SshServer, tmp_path: Path, 
     assert ssh(openssh.command(server.target, files.known_hosts, ["true"])).returncode == 0
 
 
-def test_words_that_look_like_options_are_the_commands(shared: SshServer, tmp_path: Path) -> None:
+def test_options_of_the_command_are_not_options_of_ssh(shared: SshServer, tmp_path: Path) -> None:
     files = SshFiles(tmp_path)
     files.remember(shared.target)
-    # As an option of ssh's it would print ssh's version and end well.
+    # As an option of ssh, it would print the version and succeed.
     done = ssh(openssh.command(shared.target, files.known_hosts, ["-V"]))
     assert done.returncode != 0
     assert "OpenSSH" not in done.stderr
 
 
-def test_a_configured_name_is_all_that_ssh_needs(shared: SshServer, tmp_path: Path) -> None:
+def test_ssh_needs_only_the_configured_name(shared: SshServer, tmp_path: Path) -> None:
     files = SshFiles(tmp_path / "a b")
     assert files.configure(shared.target) == [files.known_hosts, files.config]
     words = ["ssh", "-F", str(files.config), "-o", "BatchMode=yes", "my-dsvm", "echo in"]
@@ -114,7 +114,7 @@ def test_a_configured_name_is_all_that_ssh_needs(shared: SshServer, tmp_path: Pa
     assert (done.returncode, done.stdout, done.stderr) == (0, "in\n", "")
 
 
-def test_files_are_private_and_writing_twice_changes_nothing(shared: SshServer, tmp_path: Path) -> None:
+def test_files_are_private_and_written_only_if_changed(shared: SshServer, tmp_path: Path) -> None:
     files = SshFiles(tmp_path / "new" / "ssh")
     files.configure(shared.target)
     assert (mode(files.folder), mode(files.known_hosts), mode(files.config)) == (0o700, 0o600, 0o600)
@@ -124,7 +124,7 @@ def test_files_are_private_and_writing_twice_changes_nothing(shared: SshServer, 
     assert sorted(file.name for file in files.folder.iterdir()) == [".lock", "config", "known_hosts"]
 
 
-def test_many_at_once_lose_nothing(shared: SshServer, tmp_path: Path) -> None:
+def test_concurrent_writers_keep_all_machines(shared: SshServer, tmp_path: Path) -> None:
     def write(number: int) -> None:
         SshFiles(tmp_path).configure(replace(shared.target, machine=f"machine-{number}"))
 
@@ -138,19 +138,19 @@ def test_many_at_once_lose_nothing(shared: SshServer, tmp_path: Path) -> None:
     assert files.config.read_text().count("Host machine-") == 20
 
 
-def test_what_is_no_text_is_kept(shared: SshServer, tmp_path: Path) -> None:
+def test_lines_with_invalid_utf8_are_kept(shared: SshServer, tmp_path: Path) -> None:
     (tmp_path / "known_hosts").write_bytes(b"other ssh-rsa AAAA caf\xe9\n")
     SshFiles(tmp_path).remember(shared.target)
     assert (tmp_path / "known_hosts").read_bytes().startswith(b"other ssh-rsa AAAA caf\xe9\n")
 
 
-# The command.
+# The command `gpuinfra ssh`
 
 
 def gpuinfra(target: Target, home: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     kept = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
     return subprocess.run(
-        [sys.executable, "-c", STAND_IN, json.dumps(asdict(target), default=list), *words],
+        [sys.executable, "-c", FAKE_CLOUD_PROGRAM, json.dumps(asdict(target), default=list), *words],
         cwd=home,
         env={**kept, "HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[3]), **variables},
         capture_output=True,
@@ -161,7 +161,7 @@ def gpuinfra(target: Target, home: Path, *words: str, **variables: str) -> "subp
     )
 
 
-def test_the_exit_code_is_the_commands_and_the_key_the_specs(shared: SshServer, home: Path) -> None:
+def test_ssh_command_returns_the_exit_code_and_uses_the_key_of_the_spec(shared: SshServer, home: Path) -> None:
     (home / "gpu.yaml").write_text(SPEC)
     (home / "keys").mkdir()
     key = home / "keys" / "odd %d key"
@@ -173,7 +173,7 @@ def test_the_exit_code_is_the_commands_and_the_key_the_specs(shared: SshServer, 
     assert mode(home / ".gpuinfra" / "ssh") == 0o700
 
 
-def test_as_data_it_says_what_it_would_run(shared: SshServer, home: Path) -> None:
+def test_json_output_has_the_command_line(shared: SshServer, home: Path) -> None:
     done = gpuinfra(shared.target, home, "--json", "ssh", "my-dsvm")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -181,7 +181,7 @@ def test_as_data_it_says_what_it_would_run(shared: SshServer, home: Path) -> Non
     assert ssh(document["command"], "echo in").stdout == "in\n"
 
 
-def test_configuration_is_written_once_and_never_the_users_own(shared: SshServer, home: Path) -> None:
+def test_config_option_does_not_change_the_users_configuration(shared: SshServer, home: Path) -> None:
     folder, include = home / ".gpuinfra" / "ssh", "Include ~/.gpuinfra/ssh/config"
     first = gpuinfra(shared.target, home, "ssh", "my-dsvm", "--config")
     assert first.stdout.splitlines() == [f"wrote {folder / 'known_hosts'}", f"wrote {folder / 'config'}"]
@@ -199,7 +199,7 @@ def test_configuration_is_written_once_and_never_the_users_own(shared: SshServer
     }
 
 
-def test_what_goes_wrong_is_told(shared: SshServer, home: Path) -> None:
+def test_errors_of_the_ssh_command_are_reported(shared: SshServer, home: Path) -> None:
     def code(target: Target, *words: str, **variables: str) -> tuple[int, str]:
         done = gpuinfra(target, home, "--json", "ssh", *words, **variables)
         return done.returncode, json.loads(done.stdout)["diagnostics"][0]["code"]

@@ -1,4 +1,4 @@
-"""Outputs brought here from a real target: whole, checked, and nothing that was not the job's own."""
+"""Fetch outputs from a real target."""
 
 import os
 import shutil
@@ -25,8 +25,8 @@ RUN = "run-1"
 LONG_AGO = 1_600_000_000_123_456_789
 
 
-class Recorder:
-    """Hears of progress."""
+class RecordedProgress:
+    """Records the reported progress."""
 
     def __init__(self) -> None:
         self.amounts: list[tuple[int, int | None]] = []
@@ -51,15 +51,15 @@ class Recorder:
 
 
 @pytest.fixture
-def theirs(home: Path) -> Path:
-    """The folder on the target."""
+def remote_outputs(home: Path) -> Path:
+    """The outputs folder on the target."""
     folder = home / ".gpuinfra" / "runs" / RUN / "outputs"
     folder.mkdir(parents=True)
     return folder
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Path:
+def outputs(tmp_path: Path) -> Path:
     return tmp_path / "workspace" / "runs" / RUN / "outputs"
 
 
@@ -70,36 +70,36 @@ def write(path: Path, content: bytes, mtime: int = LONG_AGO) -> Path:
     return path
 
 
-def last(remote: RemoteClient, ours: Path) -> Fetched:
-    return fetch(remote, RUN, ours, final=True)
+def fetch_final(remote: RemoteClient, outputs: Path) -> Fetched:
+    return fetch(remote, RUN, outputs, final=True)
 
 
-def test_all_of_it_comes_as_it_is(remote: RemoteClient, theirs: Path, ours: Path) -> None:
+def test_outputs_arrive_unchanged(remote: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
     odd = [b"plain", b"\xff\xfe", "naïve 文".encode(), b"a\nb", b"-rf", b" ", b"d/e/f"]
     for name in odd:
-        write(theirs / os.fsdecode(name), name * 100)
-    write(theirs / "empty-file", b"")
-    write(theirs / "setuid", b"s").chmod(0o4750)
-    (theirs / "empty" / "folder").mkdir(parents=True)
-    (theirs / "closed").mkdir()
-    write(theirs / "closed" / "in", b"c")
-    (theirs / "closed").chmod(0o500)
-    (theirs / "link").symlink_to("d/e/f")
-    (theirs / "d" / "up").symlink_to("../plain")
-    (theirs / "absolute").symlink_to(theirs / "plain")
-    (theirs / "contained").symlink_to("/project/outputs/d/e")
-    (theirs / "dangling").symlink_to("nothing")
-    progress = Recorder()
-    found = fetch(remote, RUN, ours, final=True, progress=progress)
-    (theirs / "closed").chmod(0o700)
+        write(remote_outputs / os.fsdecode(name), name * 100)
+    write(remote_outputs / "empty-file", b"")
+    write(remote_outputs / "setuid", b"s").chmod(0o4750)
+    (remote_outputs / "empty" / "folder").mkdir(parents=True)
+    (remote_outputs / "closed").mkdir()
+    write(remote_outputs / "closed" / "in", b"c")
+    (remote_outputs / "closed").chmod(0o500)
+    (remote_outputs / "link").symlink_to("d/e/f")
+    (remote_outputs / "d" / "up").symlink_to("../plain")
+    (remote_outputs / "absolute").symlink_to(remote_outputs / "plain")
+    (remote_outputs / "contained").symlink_to("/project/outputs/d/e")
+    (remote_outputs / "dangling").symlink_to("nothing")
+    progress = RecordedProgress()
+    found = fetch(remote, RUN, outputs, final=True, progress=progress)
+    (remote_outputs / "closed").chmod(0o700)
     for name in odd:
-        assert (ours / os.fsdecode(name)).read_bytes() == name * 100
+        assert (outputs / os.fsdecode(name)).read_bytes() == name * 100
     assert (found.files, found.received_files, found.complete, found.unreadable) == (10, 10, True, ())
     assert found.size == found.received_bytes == sum(len(name) * 100 for name in odd) + 2
-    assert (ours / "setuid").stat().st_mode & 0o7777 == 0o750
-    assert (ours / "plain").stat().st_mtime_ns == LONG_AGO
-    assert (ours / "empty" / "folder").is_dir()
-    links = {name: str((ours / name).readlink()) for name in ("link", "d/up", "absolute", "contained", "dangling")}
+    assert (outputs / "setuid").stat().st_mode & 0o7777 == 0o750
+    assert (outputs / "plain").stat().st_mtime_ns == LONG_AGO
+    assert (outputs / "empty" / "folder").is_dir()
+    links = {name: str((outputs / name).readlink()) for name in ("link", "d/up", "absolute", "contained", "dangling")}
     assert links == {
         "link": "d/e/f",
         "d/up": "../plain",
@@ -109,56 +109,56 @@ def test_all_of_it_comes_as_it_is(remote: RemoteClient, theirs: Path, ours: Path
     }
     assert progress.steps == ["begin outputs", "end outputs"]
     assert progress.amounts[-1] == (found.size, found.size)
-    assert sorted(each.name for each in ours.parent.iterdir()) == ["outputs", "outputs-index", "outputs-lock"]
+    assert sorted(each.name for each in outputs.parent.iterdir()) == ["outputs", "outputs-index", "outputs-lock"]
 
 
-def test_what_is_here_does_not_come_again(remote: RemoteClient, theirs: Path, ours: Path) -> None:
-    write(theirs / "old", b"old")
-    write(theirs / "touched", b"same")
-    assert fetch(remote, RUN, ours, final=False).received_files == 2
-    assert fetch(remote, RUN, ours, final=False).received_files == 0
-    write(theirs / "new", b"new")
-    write(theirs / "old", b"changed", LONG_AGO + 1)
-    write(theirs / "touched", b"same", LONG_AGO + 1)
-    found = fetch(remote, RUN, ours, final=False)
+def test_unchanged_files_are_not_fetched_again(remote: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
+    write(remote_outputs / "old", b"old")
+    write(remote_outputs / "touched", b"same")
+    assert fetch(remote, RUN, outputs, final=False).received_files == 2
+    assert fetch(remote, RUN, outputs, final=False).received_files == 0
+    write(remote_outputs / "new", b"new")
+    write(remote_outputs / "old", b"changed", LONG_AGO + 1)
+    write(remote_outputs / "touched", b"same", LONG_AGO + 1)
+    found = fetch(remote, RUN, outputs, final=False)
     assert (found.files, found.received_files, found.received_bytes) == (3, 2, 10)
-    assert (ours / "old").read_bytes() == b"changed"
-    found = last(remote, ours)
+    assert (outputs / "old").read_bytes() == b"changed"
+    found = fetch_final(remote, outputs)
     assert (found.received_files, found.complete) == (0, True)
 
 
-def test_what_changes_without_its_time_is_found_at_the_end(local: RemoteClient, theirs: Path, ours: Path) -> None:
-    write(theirs / "a", b"one")
-    fetch(local, RUN, ours, final=False)
-    write(theirs / "a", b"two")
-    assert last(local, ours).received_files == 1
-    assert (ours / "a").read_bytes() == b"two"
+def test_final_fetch_compares_content(local: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
+    write(remote_outputs / "a", b"one")
+    fetch(local, RUN, outputs, final=False)
+    write(remote_outputs / "a", b"two")
+    assert fetch_final(local, outputs).received_files == 1
+    assert (outputs / "a").read_bytes() == b"two"
 
 
-def test_what_somebody_changed_or_removed_here_comes_again(local: RemoteClient, theirs: Path, ours: Path) -> None:
-    write(theirs / "a", b"a")
-    write(theirs / "d" / "b", b"b")
-    last(local, ours)
-    (ours / "a").write_bytes(b"x")
-    shutil.rmtree(ours / "d")
-    found = last(local, ours)
+def test_files_changed_here_are_fetched_again(local: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
+    write(remote_outputs / "a", b"a")
+    write(remote_outputs / "d" / "b", b"b")
+    fetch_final(local, outputs)
+    (outputs / "a").write_bytes(b"x")
+    shutil.rmtree(outputs / "d")
+    found = fetch_final(local, outputs)
     assert (found.received_files, found.complete) == (2, True)
-    assert ((ours / "a").read_bytes(), (ours / "d" / "b").read_bytes()) == (b"a", b"b")
+    assert ((outputs / "a").read_bytes(), (outputs / "d" / "b").read_bytes()) == (b"a", b"b")
 
 
-def test_what_is_being_written_is_left_for_the_next_time(local: RemoteClient, theirs: Path, ours: Path) -> None:
-    write(theirs / "busy", b"b", time.time_ns())
-    found = fetch(local, RUN, ours, final=False)
+def test_file_being_written_is_fetched_later(local: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
+    write(remote_outputs / "busy", b"b", time.time_ns())
+    found = fetch(local, RUN, outputs, final=False)
     assert (found.files, found.changed, found.complete) == (0, 1, False)
-    assert not (ours / "busy").exists()
-    found = last(local, ours)
+    assert not (outputs / "busy").exists()
+    found = fetch_final(local, outputs)
     assert (found.files, found.changed, found.complete) == (1, 0, True)
     assert QUIET_SECONDS > 1
 
 
-def test_a_file_that_never_holds_still_is_told(local: RemoteClient, theirs: Path, ours: Path) -> None:
-    file, over = write(theirs / "log", b"x" * 3_000_000), threading.Event()
-    write(theirs / "still", b"s")
+def test_file_that_keeps_changing_is_reported(local: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
+    file, over = write(remote_outputs / "log", b"x" * 3_000_000), threading.Event()
+    write(remote_outputs / "still", b"s")
 
     def grow() -> None:
         with file.open("ab", buffering=0) as growing:
@@ -168,10 +168,10 @@ def test_a_file_that_never_holds_still_is_told(local: RemoteClient, theirs: Path
     thread = threading.Thread(target=grow)
     thread.start()
     try:
-        # On a busy machine the writer may get no turn while the file is read. Then it was not seen to change.
+        # On a busy machine the writer may not run while the file is read, and then no change is seen.
         for attempt in range(50):
-            into = ours.with_name(f"outputs-{attempt}")
-            found = last(local, into)
+            into = outputs.with_name(f"outputs-{attempt}")
+            found = fetch_final(local, into)
             if found.changed:
                 break
     finally:
@@ -179,33 +179,33 @@ def test_a_file_that_never_holds_still_is_told(local: RemoteClient, theirs: Path
         thread.join()
     assert (found.changed, found.complete, found.files) == (1, False, 1)
     assert not (into / "log").exists()
-    assert last(local, into).complete
+    assert fetch_final(local, into).complete
 
 
-def test_nothing_here_is_removed(local: RemoteClient, theirs: Path, ours: Path) -> None:
-    write(theirs / "a", b"a")
-    write(theirs / "b", b"b")
-    last(local, ours)
-    (theirs / "a").unlink()
-    (theirs / "b").unlink()
-    (theirs / "b").mkdir()
-    write(theirs / "b" / "c", b"c")
-    found = last(local, ours)
+def test_fetched_files_are_never_removed(local: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
+    write(remote_outputs / "a", b"a")
+    write(remote_outputs / "b", b"b")
+    fetch_final(local, outputs)
+    (remote_outputs / "a").unlink()
+    (remote_outputs / "b").unlink()
+    (remote_outputs / "b").mkdir()
+    write(remote_outputs / "b" / "c", b"c")
+    found = fetch_final(local, outputs)
     assert (found.gone, found.complete) == (2, True)
-    assert (ours / "a").read_bytes() == b"a"
-    assert (ours / "b.before-1").read_bytes() == b"b"
-    assert (ours / "b" / "c").read_bytes() == b"c"
+    assert (outputs / "a").read_bytes() == b"a"
+    assert (outputs / "b.before-1").read_bytes() == b"b"
+    assert (outputs / "b" / "c").read_bytes() == b"c"
 
 
-def test_what_leads_out_or_is_no_file_is_named_and_not_followed(remote: RemoteClient, theirs: Path, ours: Path) -> None:
-    (theirs / "shadow").symlink_to("/etc/shadow")
-    (theirs / "up").symlink_to("../state.json")
-    (theirs / "etc").symlink_to("/etc")
-    (theirs / "d").mkdir()
-    (theirs / "d" / "a").symlink_to("..")
-    (theirs / "sly").symlink_to("d/a/../state.json")
-    os.mkfifo(theirs / "fifo")
-    found = last(remote, ours)
+def test_unsafe_links_and_special_files_are_reported(remote: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
+    (remote_outputs / "shadow").symlink_to("/etc/shadow")
+    (remote_outputs / "up").symlink_to("../state.json")
+    (remote_outputs / "etc").symlink_to("/etc")
+    (remote_outputs / "d").mkdir()
+    (remote_outputs / "d" / "a").symlink_to("..")
+    (remote_outputs / "sly").symlink_to("d/a/../state.json")
+    os.mkfifo(remote_outputs / "fifo")
+    found = fetch_final(remote, outputs)
     out = "a symbolic link that leads out of `outputs`"
     assert dict(found.unreadable) == {
         "shadow": out,
@@ -214,23 +214,23 @@ def test_what_leads_out_or_is_no_file_is_named_and_not_followed(remote: RemoteCl
         "sly": out,
         "fifo": "neither a file nor a folder",
     }
-    assert sorted(each.name for each in ours.iterdir()) == ["d"]
+    assert sorted(each.name for each in outputs.iterdir()) == ["d"]
 
 
-def test_what_the_user_may_not_read_is_named(home: Path, theirs: Path, ours: Path) -> None:
-    """As a container's root leaves it: the remote side runs as somebody else here."""
+def test_unreadable_files_are_reported(home: Path, remote_outputs: Path, outputs: Path) -> None:
+    """A container's root may leave such files. Here, the code on the target runs as another user."""
     if os.geteuid() != 0:
-        missing("a file of another user's needs root")
-    write(theirs / "mine", b"m")
-    write(theirs / "secret", b"s").chmod(0o600)
-    write(theirs / "closed" / "in", b"i")
-    (theirs / "closed").chmod(0o700)
-    for folder in (theirs, *theirs.parents):
+        missing("a file of another user needs root")
+    write(remote_outputs / "mine", b"m")
+    write(remote_outputs / "secret", b"s").chmod(0o600)
+    write(remote_outputs / "closed" / "in", b"i")
+    (remote_outputs / "closed").chmod(0o700)
+    for folder in (remote_outputs, *remote_outputs.parents):
         if folder.owner() == "root" and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
     with_others = RemoteClient(OtherUser())
     try:
-        found = last(with_others, ours)
+        found = fetch_final(with_others, outputs)
     finally:
         with_others.close()
     assert sorted(found.unreadable) == [("closed/", "permission"), ("secret", "permission")]
@@ -238,42 +238,42 @@ def test_what_the_user_may_not_read_is_named(home: Path, theirs: Path, ours: Pat
 
 
 class OtherUser(LocalConnection):
-    """This computer, as a user who may do nothing."""
+    """Run commands on this computer as an unprivileged user."""
 
     def start(self, command, *, timeout, idle=None):  # type: ignore[no-untyped-def]
         return super().start(["setpriv", "--reuid=65534", "--clear-groups", *command], timeout=timeout, idle=idle)
 
 
-def test_a_large_file_goes_on_where_the_connection_was_lost(remote_home: SshServer, theirs: Path, ours: Path) -> None:
+def test_interrupted_fetch_of_a_large_file_resumes(remote_home: SshServer, remote_outputs: Path, outputs: Path) -> None:
     size = 48 << 20
     content = os.urandom(size)
-    write(theirs / "a-small-one", b"s")
-    write(theirs / "large", content)
-    progress = Recorder()
+    write(remote_outputs / "a-small-one", b"s")
+    write(remote_outputs / "large", content)
+    progress = RecordedProgress()
     progress.on_amount = lambda done: remote_home.cut() if done > size // 2 else None
     connection = SshConnection.open(remote_home.target, OPEN_SECONDS)
     with pytest.raises(ConnectError):
-        fetch(RemoteClient(connection), RUN, ours, final=True, progress=progress)
+        fetch(RemoteClient(connection), RUN, outputs, final=True, progress=progress)
     connection.close()
-    assert sorted(each.name for each in ours.iterdir()) == ["a-small-one"]
+    assert sorted(each.name for each in outputs.iterdir()) == ["a-small-one"]
     connection = SshConnection.open(remote_home.target, OPEN_SECONDS)
     remote = RemoteClient(connection)
-    found = last(remote, ours)
+    found = fetch_final(remote, outputs)
     remote.close()
     connection.close()
     assert (found.files, found.received_files, found.complete) == (2, 1, True)
     assert found.received_bytes < size * 0.6
-    assert (ours / "large").read_bytes() == content
-    assert not (ours.parent / "outputs-partial").exists()
+    assert (outputs / "large").read_bytes() == content
+    assert not (outputs.parent / "outputs-partial").exists()
 
 
 @pytest.mark.parametrize("harm", ["damaged", "changed there"])
-def test_a_part_that_does_not_fit_any_more_does_no_harm(
-    local: RemoteClient, theirs: Path, ours: Path, harm: str
+def test_outdated_partial_file_is_fetched_again(
+    local: RemoteClient, remote_outputs: Path, outputs: Path, harm: str
 ) -> None:
     size = 9 << 20
-    write(theirs / "large", b"a" * size)
-    progress = Recorder()
+    write(remote_outputs / "large", b"a" * size)
+    progress = RecordedProgress()
 
     def stop(done: int) -> None:
         if done > size // 2:
@@ -281,47 +281,47 @@ def test_a_part_that_does_not_fit_any_more_does_no_harm(
 
     progress.on_amount = stop
     with pytest.raises(ConnectError):
-        fetch(local, RUN, ours, final=True, progress=progress)
-    [part] = (ours.parent / "outputs-partial").iterdir()
+        fetch(local, RUN, outputs, final=True, progress=progress)
+    [part] = (outputs.parent / "outputs-partial").iterdir()
     assert part.stat().st_size > size // 2
     if harm == "damaged":
         with part.open("r+b") as file:
             file.write(b"x")
     else:
-        write(theirs / "large", b"b" * size, LONG_AGO + 1)
-    found = last(local, ours)
+        write(remote_outputs / "large", b"b" * size, LONG_AGO + 1)
+    found = fetch_final(local, outputs)
     assert found.complete
-    assert (ours / "large").read_bytes() == (theirs / "large").read_bytes()
+    assert (outputs / "large").read_bytes() == (remote_outputs / "large").read_bytes()
 
 
-def test_a_full_disk_here_is_told_and_leaves_nothing_half(local: RemoteClient, theirs: Path, ours: Path) -> None:
+def test_full_disk_leaves_no_partial_file(local: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
     if os.geteuid() != 0:
         missing("a small disk needs root")
-    write(theirs / "a", b"a")
-    write(theirs / "b-large", os.urandom(2 << 20))
-    ours.parent.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(ours.parent)], check=True, timeout=20)
+    write(remote_outputs / "a", b"a")
+    write(remote_outputs / "b-large", os.urandom(2 << 20))
+    outputs.parent.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(outputs.parent)], check=True, timeout=20)
     try:
         with pytest.raises(JobError) as caught:
-            last(local, ours)
+            fetch_final(local, outputs)
         assert caught.value.code == Code.DISK_FULL
-        assert [each.name for each in ours.iterdir()] == ["a"]
-        (theirs / "b-large").unlink()
-        assert last(local, ours).complete
+        assert [each.name for each in outputs.iterdir()] == ["a"]
+        (remote_outputs / "b-large").unlink()
+        assert fetch_final(local, outputs).complete
     finally:
-        subprocess.run(["umount", "-l", str(ours.parent)], check=True, timeout=20)
+        subprocess.run(["umount", "-l", str(outputs.parent)], check=True, timeout=20)
 
 
-def test_a_run_that_is_not_there_is_told(remote: RemoteClient, ours: Path) -> None:
+def test_unknown_run_is_reported(remote: RemoteClient, outputs: Path) -> None:
     with pytest.raises(JobError) as caught:
-        last(remote, ours)
+        fetch_final(remote, outputs)
     assert caught.value.code == Code.NO_SUCH_RUN
 
 
-def test_many_small_files_come_in_one_stream(remote: RemoteClient, theirs: Path, ours: Path) -> None:
+def test_many_small_files_are_fetched(remote: RemoteClient, remote_outputs: Path, outputs: Path) -> None:
     for number in range(600):
-        write(theirs / str(number % 20) / str(number), b"%d\n" % number * 100)
-    found = last(remote, ours)
+        write(remote_outputs / str(number % 20) / str(number), b"%d\n" % number * 100)
+    found = fetch_final(remote, outputs)
     assert (found.files, found.complete) == (600, True)
-    assert all((ours / str(n % 20) / str(n)).read_bytes() == b"%d\n" % n * 100 for n in range(600))
-    assert (last(remote, ours).received_files, last(remote, ours).complete) == (0, True)
+    assert all((outputs / str(n % 20) / str(n)).read_bytes() == b"%d\n" % n * 100 for n in range(600))
+    assert (fetch_final(remote, outputs).received_files, fetch_final(remote, outputs).complete) == (0, True)

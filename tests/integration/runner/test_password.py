@@ -1,4 +1,4 @@
-"""Logging in by a password, at a real OpenSSH server whose users are its own."""
+"""Log in with a password at a real OpenSSH server with its own users."""
 
 import contextlib
 import getpass
@@ -23,8 +23,8 @@ from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshS
 SECRET = PasswordServer.PASSWORD
 
 
-class Asked:
-    """Counts how often it is asked."""
+class Prompt:
+    """Returns a password and counts how often it is called."""
 
     def __init__(self, answer: str) -> None:
         self.answer, self.times = answer, 0
@@ -41,34 +41,34 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PasswordS
     server.stop()
 
 
-def who(target: Target, asked: Asked) -> str:
-    with contextlib.closing(SshConnection.open(target, WAIT_SECONDS, asked)) as connection:
+def log_in(target: Target, prompt: Prompt) -> str:
+    with contextlib.closing(SshConnection.open(target, WAIT_SECONDS, prompt)) as connection:
         return connection.run("id -un", timeout=WAIT_SECONDS).stdout.strip()
 
 
-def test_the_password_lets_us_in_and_is_asked_for_once(server: PasswordServer) -> None:
+def test_login_asks_for_the_password_once(server: PasswordServer) -> None:
     server.start()
-    asked = Asked(SECRET)
-    assert who(server.target, asked) == PasswordServer.USER
-    assert asked.times == 1
+    prompt = Prompt(SECRET)
+    assert log_in(server.target, prompt) == PasswordServer.USER
+    assert prompt.times == 1
 
 
-def test_a_wrong_password_is_told_and_appears_nowhere(server: PasswordServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_password_is_reported_but_not_leaked(server: PasswordServer, caplog: pytest.LogCaptureFixture) -> None:
     server.start()
     wrong = "wr0ng-Passw0rd"
-    # The level of the family is set by us; that of its members is the user's own.
+    # The product does not change the level of paramiko's child loggers.
     with caplog.at_level(logging.DEBUG, "paramiko.transport"), pytest.raises(LoginRefused) as caught:
-        SshConnection.open(server.target, WAIT_SECONDS, Asked(wrong))
-    assert f"{PasswordServer.USER}@127.0.0.1:{server.port} does not take the password" in str(caught.value)
+        SshConnection.open(server.target, WAIT_SECONDS, Prompt(wrong))
+    assert f"{PasswordServer.USER}@127.0.0.1:{server.port} does not accept the password" in str(caught.value)
     assert caught.value.help
     assert "userauth is OK" in caplog.text
-    told = io.StringIO()
+    printed = io.StringIO()
     error: BaseException | None = caught.value
     while error:
-        print(repr(error), error.args, vars(error), file=told)
+        print(repr(error), error.args, vars(error), file=printed)
         error = error.__cause__ or error.__context__
-    traceback.print_exception(caught.value, file=told)
-    for text in (told.getvalue(), caplog.text, (server.folder / "log").read_text(), _command_lines()):
+    traceback.print_exception(caught.value, file=printed)
+    for text in (printed.getvalue(), caplog.text, (server.folder / "log").read_text(), _command_lines()):
         assert wrong not in text
         assert SECRET not in text
 
@@ -82,39 +82,39 @@ def _command_lines() -> str:
     return "\n".join(found)
 
 
-def test_the_right_password_is_in_no_log_and_no_name(server: PasswordServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_password_is_not_in_logs_or_process_lists(server: PasswordServer, caplog: pytest.LogCaptureFixture) -> None:
     server.start()
     with caplog.at_level(logging.DEBUG, "paramiko.transport"):
-        connection = SshConnection.open(server.target, WAIT_SECONDS, Asked(SECRET))
+        connection = SshConnection.open(server.target, WAIT_SECONDS, Prompt(SECRET))
     with contextlib.closing(connection):
         assert SECRET not in caplog.text + repr(connection) + repr(vars(connection)) + _command_lines()
 
 
-def test_no_key_is_tried_where_there_is_a_password(server: PasswordServer, home: Path) -> None:
-    # One try is all that it allows, and a key would be it.
+def test_target_with_a_password_tries_no_keys(server: PasswordServer, home: Path) -> None:
+    # The server allows only one attempt, which a key would use up.
     server.settings |= {"PubkeyAuthentication": "yes", "MaxAuthTries": "2"}
     for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
         make_key(home / ".ssh" / name, name.removeprefix("id_"))
     server.start()
-    assert who(server.target, Asked(SECRET)) == PasswordServer.USER
+    assert log_in(server.target, Prompt(SECRET)) == PasswordServer.USER
     assert "publickey" not in (server.folder / "log").read_text()
 
 
-def test_the_password_comes_after_the_keys(server: PasswordServer, tmp_path: Path) -> None:
+def test_password_is_tried_after_the_keys(server: PasswordServer, tmp_path: Path) -> None:
     server.settings["PubkeyAuthentication"] = "yes"
     server.start()
-    asked, stranger = Asked(SECRET), make_key(tmp_path / "stranger")
-    assert who(server.target_with(identity=str(stranger), password=None), asked) == PasswordServer.USER
-    assert asked.times == 1
+    prompt, stranger = Prompt(SECRET), make_key(tmp_path / "stranger")
+    assert log_in(server.target_with(identity=str(stranger), password=None), prompt) == PasswordServer.USER
+    assert prompt.times == 1
 
 
-def test_nobody_is_asked_where_a_key_does(shared: SshServer) -> None:
-    asked = Asked("unused")
-    assert who(shared.target, asked) == getpass.getuser()
-    assert asked.times == 0
+def test_login_with_a_key_does_not_ask_for_the_password(shared: SshServer) -> None:
+    prompt = Prompt("unused")
+    assert log_in(shared.target, prompt) == getpass.getuser()
+    assert prompt.times == 0
 
 
-def test_the_time_to_type_a_password_does_not_count(server: PasswordServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_to_type_the_password_does_not_count(server: PasswordServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.start()
     typed = 0.0
 
@@ -126,23 +126,23 @@ def test_the_time_to_type_a_password_does_not_count(server: PasswordServer, monk
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + typed)
     for module in (ssh, handshake):
         monkeypatch.setattr(module, "time", clock)
-    # Refused, and not "does not answer".
-    with pytest.raises(LoginRefused, match="does not take the password"):
+    # Not "does not answer".
+    with pytest.raises(LoginRefused, match="does not accept the password"):
         SshConnection.open(server.target, WAIT_SECONDS, type_slowly)
 
 
-def test_a_machine_that_takes_no_password_says_what_it_takes(shared: SshServer) -> None:
-    with pytest.raises(LoginRefused, match="takes no password, only publickey") as caught:
-        SshConnection.open(shared.target_with(identity=None, password="ask"), WAIT_SECONDS, Asked("x"))
+def test_refused_password_login_lists_the_accepted_methods(shared: SshServer) -> None:
+    with pytest.raises(LoginRefused, match="accepts no password, only publickey") as caught:
+        SshConnection.open(shared.target_with(identity=None, password="ask"), WAIT_SECONDS, Prompt("x"))
     assert caught.value.help
 
 
-def test_a_password_that_nobody_was_asked_for_is_told(shared: SshServer) -> None:
-    with pytest.raises(KeyUnusable, match="logs in by a password, and none is available"):
+def test_missing_password_is_reported(shared: SshServer) -> None:
+    with pytest.raises(KeyUnusable, match="logs in with a password, and none is available"):
         SshConnection.open(shared.target_with(identity=None, password="ask"), WAIT_SECONDS)
 
 
-def test_whoever_is_asked_may_refuse(shared: SshServer) -> None:
+def test_password_prompt_can_be_interrupted(shared: SshServer) -> None:
     def refuse() -> str:
         raise KeyboardInterrupt
 
@@ -150,13 +150,13 @@ def test_whoever_is_asked_may_refuse(shared: SshServer) -> None:
         SshConnection.open(shared.target_with(identity=None, password="ask"), WAIT_SECONDS, refuse)
 
 
-def test_half_a_character_is_refused_without_being_told(shared: SshServer) -> None:
-    with pytest.raises(LoginRefused, match="characters that no machine takes") as caught:
-        SshConnection.open(shared.target_with(identity=None, password="ask"), WAIT_SECONDS, Asked("secret\udcff"))
+def test_password_with_invalid_characters_is_refused_without_leaking_it(shared: SshServer) -> None:
+    with pytest.raises(LoginRefused, match="characters that SSH does not support") as caught:
+        SshConnection.open(shared.target_with(identity=None, password="ask"), WAIT_SECONDS, Prompt("secret\udcff"))
     assert caught.value.__context__ is None
 
 
-def test_a_machine_that_hangs_keeps_nobody_waiting_with_a_password(server: PasswordServer) -> None:
+def test_password_login_to_a_hanging_machine_times_out(server: PasswordServer) -> None:
     server.start()
 
     def stop() -> str:

@@ -1,4 +1,4 @@
-"""Jobs without a container, on this computer and by a real OpenSSH server: they outlive whoever began them."""
+"""Jobs without a container, on this computer and over a real OpenSSH server. They run without their client."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import ConnectError, JobError
 from gpuinfra.runner.job_spec import Gpus, StartRequest
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Ended, Frame, Position, StopReason
+from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, JobEnd, Position, StopReason
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.process import ProcessJob, start_process
 from gpuinfra.runner.jobs.remote_runs import forget_run, read_state, read_usage
@@ -31,28 +31,28 @@ OPEN_SECONDS = 20.0
 LINES = 100_000
 
 
-# Jobs of tests that run at the same time must not have the same id: what is left of a lost run is found by it.
+# Tests that run in parallel need different ids: the processes of a lost run are found by it.
 RUN = f"run-{uuid.uuid4().hex[:8]}"
 
 
-def order(*command: str, **changes: object) -> StartRequest:
+def request(*command: str, **changes: object) -> StartRequest:
     return replace(StartRequest(run=RUN, command=command, folder="/tmp"), **changes)  # type: ignore[arg-type]
 
 
 def python(program: str, **changes: object) -> StartRequest:
-    return order(sys.executable, "-c", program, **changes)
+    return request(sys.executable, "-c", program, **changes)
 
 
 def text(frames: list[Frame], stream: int) -> bytes:
     return b"".join(frame.data for frame in frames if frame.stream == stream)
 
 
-def followed(job: ProcessJob) -> list[Frame]:
+def read_frames(job: ProcessJob) -> list[Frame]:
     return list(job.frames(Position()))
 
 
-def ended(job: ProcessJob) -> Ended:
-    found: list[Ended] = []
+def ended(job: ProcessJob) -> JobEnd:
+    found: list[JobEnd] = []
 
     def is_over() -> bool:
         found.extend(filter(None, [job.ended()]))
@@ -67,20 +67,20 @@ def runs(home: Path) -> Path:
     return home / ".gpuinfra" / "runs"
 
 
-def test_streams_are_kept_apart_and_the_exit_code_is_the_jobs_own(remote: RemoteClient, runs: Path) -> None:
-    job = start_process(remote, order("sh", "-c", "echo out; echo err >&2; pwd; exit 7", environment={"A": "1"}))
-    frames = followed(job)
+def test_streams_are_separate_and_the_exit_code_is_returned(remote: RemoteClient, runs: Path) -> None:
+    job = start_process(remote, request("sh", "-c", "echo out; echo err >&2; pwd; exit 7", environment={"A": "1"}))
+    frames = read_frames(job)
     assert text(frames, STDOUT) == b"out\n/tmp\n"
     assert text(frames, STDERR) == b"err\n"
     found = ended(job)
-    assert (found.exit_code, found.how) == (7, StopReason.EXITED)
+    assert (found.exit_code, found.stop_reason) == (7, StopReason.EXITED)
     assert found.at is not None
     assert abs(found.at.timestamp() - time.time()) < 60
     assert (runs / RUN / "log").is_file()
 
 
-def test_what_it_prints_is_there_at_once(remote: RemoteClient) -> None:
-    job = start_process(remote, order("sh", "-c", "echo first; sleep 60"))
+def test_output_appears_at_once(remote: RemoteClient) -> None:
+    job = start_process(remote, request("sh", "-c", "echo first; sleep 60"))
     frames = job.frames(Position())
     assert next(frames).data == b"first\n"
     assert job.ended() is None
@@ -88,77 +88,77 @@ def test_what_it_prints_is_there_at_once(remote: RemoteClient) -> None:
     job.cancel(0)
 
 
-def test_a_job_that_is_asked_for_twice_runs_once(remote: RemoteClient) -> None:
-    """The answer may have been lost with the connection."""
-    wanted = order("sh", "-c", "echo once")
-    followed(start_process(remote, wanted))
-    assert text(followed(start_process(remote, wanted)), STDOUT) == b"once\n"
+def test_repeated_start_runs_the_job_once(remote: RemoteClient) -> None:
+    """The reply to the first start may have been lost."""
+    start = request("sh", "-c", "echo once")
+    read_frames(start_process(remote, start))
+    assert text(read_frames(start_process(remote, start)), STDOUT) == b"once\n"
 
 
-def test_a_signal_that_ends_it_is_in_the_exit_code(local: RemoteClient) -> None:
-    job = start_process(local, order("sh", "-c", "kill -SEGV $$"))
-    followed(job)
-    assert ended(job) == replace(ended(job), exit_code=128 + signal.SIGSEGV, how=StopReason.EXITED)
+def test_exit_code_contains_the_signal_that_ended_the_job(local: RemoteClient) -> None:
+    job = start_process(local, request("sh", "-c", "kill -SEGV $$"))
+    read_frames(job)
+    assert ended(job) == replace(ended(job), exit_code=128 + signal.SIGSEGV, stop_reason=StopReason.EXITED)
 
 
-def test_the_environment_is_the_sessions_and_the_jobs(remote: RemoteClient, home: Path) -> None:
-    wanted = order("sh", "-c", "echo $HOME:$A:$S:${CUDA_VISIBLE_DEVICES-unset}:$PATH")
-    job = start_process(remote, replace(wanted, environment={"A": "x y"}, secrets={"S": "s"}))
-    found = text(followed(job), STDOUT).decode()
+def test_environment_has_the_variables_of_the_session_and_the_job(remote: RemoteClient, home: Path) -> None:
+    start = request("sh", "-c", "echo $HOME:$A:$S:${CUDA_VISIBLE_DEVICES-unset}:$PATH")
+    job = start_process(remote, replace(start, environment={"A": "x y"}, secrets={"S": "s"}))
+    found = text(read_frames(job), STDOUT).decode()
     assert found.startswith(f"{home}:x y:s::/")
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(None, b"\n"), (Gpus(count=2), b"0,1\n"), (Gpus(ids=("3",)), b"3\n")])
-def test_a_job_sees_only_its_gpus(local: RemoteClient, gpus: Gpus | None, expected: bytes) -> None:
-    job = start_process(local, order("sh", "-c", "echo $CUDA_VISIBLE_DEVICES", gpus=gpus))
-    assert text(followed(job), STDOUT) == expected
+def test_job_sees_only_its_gpus(local: RemoteClient, gpus: Gpus | None, expected: bytes) -> None:
+    job = start_process(local, request("sh", "-c", "echo $CUDA_VISIBLE_DEVICES", gpus=gpus))
+    assert text(read_frames(job), STDOUT) == expected
 
 
 @pytest.mark.parametrize(
-    ("wanted", "code"),
+    ("start", "code"),
     [
-        (order("no-such-program"), Code.NO_PYTHON),
-        (order("/etc/passwd"), Code.NO_PYTHON),
-        (order("./here"), Code.NO_PYTHON),
-        (order("sh", folder="/no/such/folder"), Code.JOB_FAILED),
-        (order("sh", environment={"A": "x" * (1 << 20)}), Code.ENVIRONMENT_TOO_LARGE),
+        (request("no-such-program"), Code.NO_PYTHON),
+        (request("/etc/passwd"), Code.NO_PYTHON),
+        (request("./here"), Code.NO_PYTHON),
+        (request("sh", folder="/no/such/folder"), Code.JOB_FAILED),
+        (request("sh", environment={"A": "x" * (1 << 20)}), Code.ENVIRONMENT_TOO_LARGE),
     ],
 )
-def test_what_cannot_run_is_told_at_once_and_leaves_no_job(
-    remote: RemoteClient, wanted: StartRequest, code: Code
+def test_command_that_cannot_start_is_reported_and_leaves_no_job(
+    remote: RemoteClient, start: StartRequest, code: Code
 ) -> None:
     with pytest.raises(JobError) as caught:
-        start_process(remote, wanted)
+        start_process(remote, start)
     assert caught.value.code == code
     assert "xxx" not in str(caught.value)
     with pytest.raises(JobError) as caught:
         ProcessJob(remote, RUN).ended()
     assert caught.value.code == Code.NO_SUCH_RUN
-    assert text(followed(start_process(remote, order("echo", "now"))), STDOUT) == b"now\n"
+    assert text(read_frames(start_process(remote, request("echo", "now"))), STDOUT) == b"now\n"
 
 
-def test_an_unreadable_folder_in_the_path_does_not_hide_why_a_job_cannot_begin(
+def test_unreadable_folder_in_the_path_does_not_hide_the_start_error(
     local: RemoteClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # To root every folder can be read: a file in the PATH is refused to everybody.
+    # Root can read every folder, but no user can execute this file.
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sh").touch(0o600)
     monkeypatch.setenv("PATH", f"{hidden}:{os.environ['PATH']}")
     with pytest.raises(JobError) as caught:
-        start_process(local, order("sh", environment={"A": "x" * (1 << 20)}))
+        start_process(local, request("sh", environment={"A": "x" * (1 << 20)}))
     assert caught.value.code == Code.ENVIRONMENT_TOO_LARGE
-    assert text(followed(start_process(local, order("sh", "-c", "echo now"))), STDOUT) == b"now\n"
+    assert text(read_frames(start_process(local, request("sh", "-c", "echo now"))), STDOUT) == b"now\n"
 
 
-def test_binary_output_and_a_very_long_line(remote: RemoteClient) -> None:
+def test_binary_output_and_a_very_long_line_are_unchanged(remote: RemoteClient) -> None:
     program = "import sys; w = sys.stdout.buffer.write; w(bytes(range(256)) * 10); w(b'x' * (10 << 20) + b'\\n')"
-    found = text(followed(start_process(remote, python(program))), STDOUT)
+    found = text(read_frames(start_process(remote, python(program))), STDOUT)
     assert found == bytes(range(256)) * 10 + b"x" * (10 << 20) + b"\n"
 
 
 def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(remote_home: SshServer, tmp_path: Path) -> None:
-    # At each quarter it waits for the next cut, so that there is something left to lose.
+    # The program waits at each quarter for the next lost connection.
     program = (
         "import os, sys, time\n"
         f"for n in range({LINES}):\n"
@@ -179,7 +179,7 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(remote_home: SshS
                     lines = 0
                     for frame in job.frames(log.position):
                         log.append(frame)
-                        # Not by frames: a reader who is late gets many lines in one.
+                        # Count lines, not frames: a slow reader gets many lines in one frame.
                         is_first, lines = lines < 100, lines + frame.data.count(b"\n")
                         if is_first and lines >= 100 and lost < 3:
                             remote_home.cut()
@@ -194,10 +194,10 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(remote_home: SshS
     assert [frame.time for frame in frames] == sorted(frame.time for frame in frames)
 
 
-def test_a_job_outlives_its_connection_and_is_timed_out_with_nobody_there(remote_home: SshServer, runs: Path) -> None:
+def test_time_limit_applies_without_a_connection(remote_home: SshServer, runs: Path) -> None:
     with contextlib.closing(SshConnection.open(remote_home.target, OPEN_SECONDS)) as connection:
         start_process(
-            RemoteClient(connection), order("sh", "-c", "trap 'echo asked' TERM; sleep 60 & wait; wait", timeout=1)
+            RemoteClient(connection), request("sh", "-c", "trap 'echo asked' TERM; sleep 60 & wait; wait", timeout=1)
         )
     remote_home.stop()
     state = runs / RUN / "state.json"
@@ -207,12 +207,12 @@ def test_a_job_outlives_its_connection_and_is_timed_out_with_nobody_there(remote
     assert [frame.data for frame in LogFile(runs / RUN / "log").frames()] == [b"asked\n"]
 
 
-def test_one_that_does_not_listen_is_made_to_end_with_its_children(local: RemoteClient) -> None:
+def test_job_that_ignores_sigterm_is_killed_with_its_children(local: RemoteClient) -> None:
     job = start_process(
-        local, order("sh", "-c", "trap '' TERM; sleep 987 & echo $!; sleep 986", timeout=0.5), grace=0.5
+        local, request("sh", "-c", "trap '' TERM; sleep 987 & echo $!; sleep 986", timeout=0.5), grace=0.5
     )
-    frames = followed(job)
-    assert ended(job) == replace(ended(job), exit_code=137, how=StopReason.TIMED_OUT)
+    frames = read_frames(job)
+    assert ended(job) == replace(ended(job), exit_code=137, stop_reason=StopReason.TIMED_OUT)
     child = int(text(frames, STDOUT))
     assert eventually(lambda: not is_running(child))
 
@@ -223,47 +223,47 @@ def is_running(pid: int) -> bool:
     return False
 
 
-def test_cancel(remote: RemoteClient) -> None:
-    job = start_process(remote, order("sleep", "600"))
+def test_cancelled_job_ends(remote: RemoteClient) -> None:
+    job = start_process(remote, request("sleep", "600"))
     assert job.ended() is None
     job.cancel(30)
     found = job.ended()
     assert found is not None
-    assert (found.exit_code, found.how) == (143, StopReason.CANCELLED)
-    job.cancel(30)  # once more is no error
+    assert (found.exit_code, found.stop_reason) == (143, StopReason.CANCELLED)
+    job.cancel(30)  # a second call does nothing
 
 
-def test_a_lost_supervisor_is_a_lost_job_and_what_is_left_of_it_ends(remote: RemoteClient) -> None:
-    job = start_process(remote, order("sleep", "600"))
-    state = job.state()
+def test_job_with_a_killed_supervisor_is_lost_and_its_processes_end(remote: RemoteClient) -> None:
+    job = start_process(remote, request("sleep", "600"))
+    state = read_state(remote, job.id)
     assert state["alive"]
     os.kill(state["supervisor"], signal.SIGKILL)
-    assert followed(job) == []
-    assert ended(job).how is StopReason.LOST
+    assert read_frames(job) == []
+    assert ended(job).stop_reason is StopReason.LOST
     assert eventually(lambda: not is_running(state["pid"]))
     job.cancel(1)
 
 
-def test_children_that_keep_the_streams_open_do_not_keep_the_job_and_end_with_it(local: RemoteClient) -> None:
-    job = start_process(local, order("sh", "-c", "sleep 600 & echo $!; exit 3"))
-    child = int(text(followed(job), STDOUT))
+def test_children_that_keep_the_streams_open_end_with_the_job(local: RemoteClient) -> None:
+    job = start_process(local, request("sh", "-c", "sleep 600 & echo $!; exit 3"))
+    child = int(text(read_frames(job), STDOUT))
     assert ended(job).exit_code == 3
     assert not is_running(child)
 
 
 def test_orphans_of_a_job_are_reaped_while_it_runs(local: RemoteClient, home: Path) -> None:
-    # A subshell that ends leaves its child to the supervisor.
-    job = start_process(local, order("sh", "-c", f"(sleep 0.1 & echo $! > {home}/pid); sleep 600"))
+    # When the subshell ends, the supervisor becomes the parent of its child.
+    job = start_process(local, request("sh", "-c", f"(sleep 0.1 & echo $! > {home}/pid); sleep 600"))
     assert eventually(lambda: (home / "pid").exists() and (home / "pid").read_text() != "")
     child = Path("/proc", (home / "pid").read_text().strip())
     assert eventually(lambda: not child.exists())
     job.cancel(0)
 
 
-def test_no_secret_is_in_a_file_or_in_a_list_of_processes(remote: RemoteClient, home: Path) -> None:
+def test_secrets_are_not_in_files_or_process_lists(remote: RemoteClient, home: Path) -> None:
     secret = "hunter2-" + os.urandom(8).hex()
-    job = start_process(remote, order("sleep", "600", secrets={"TOKEN": secret}))
-    job.state()
+    job = start_process(remote, request("sleep", "600", secrets={"TOKEN": secret}))
+    read_state(remote, job.id)
     lines = subprocess.run(["grep", "-rl", secret, str(home)], capture_output=True, text=True, timeout=30, check=False)
     assert lines.stdout == ""
     words = []
@@ -272,13 +272,13 @@ def test_no_secret_is_in_a_file_or_in_a_list_of_processes(remote: RemoteClient, 
             words.append((entry / "cmdline").read_bytes())
     assert any(b"sleep\x00600" in each for each in words)
     assert not any(secret.encode() in each for each in words)
-    pid = job.state()["pid"]
+    pid = read_state(remote, job.id)["pid"]
     assert f"TOKEN={secret}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
     job.cancel(0)
 
 
-def test_forgetting_keeps_outputs_and_then_nothing(remote: RemoteClient, runs: Path) -> None:
-    job = start_process(remote, order("sleep", "600"))
+def test_remove_keeps_outputs_and_forget_run_deletes_them(remote: RemoteClient, runs: Path) -> None:
+    job = start_process(remote, request("sleep", "600"))
     (runs / RUN / "outputs" / "model").write_text("m")
     with pytest.raises(JobError, match="has not ended"):
         forget_run(remote, RUN)
@@ -298,14 +298,14 @@ def test_outputs_of_a_job_that_replaced_the_link_are_kept(local: RemoteClient, h
     tree.mkdir(parents=True)
     (tree / "outputs").symlink_to(runs / RUN / "outputs")
     command = "rm -rf outputs && mkdir outputs && echo 1 > outputs/model"
-    followed(start_process(local, order("sh", "-c", command, folder=str(tree))))
+    read_frames(start_process(local, request("sh", "-c", command, folder=str(tree))))
     assert (runs / RUN / "outputs" / "model").read_text() == "1\n"
 
 
-def test_the_gpu_is_sampled_while_it_runs(
+def test_gpu_is_sampled_while_the_job_runs(
     local: RemoteClient, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for `nvidia-smi`, which is a program of the machine's own."""
+    """Uses a fake `nvidia-smi`."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text(
@@ -315,10 +315,10 @@ def test_the_gpu_is_sampled_while_it_runs(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     samples = home / ".gpuinfra" / "runs" / RUN / "samples"
-    # It ends when it has been looked at a few times.
+    # The job ends after a few samples.
     waiting = f"until [ -e {samples} ] && [ $(wc -l < {samples}) -gt 4 ]; do sleep 0.05; done"
-    job = start_process(local, order("sh", "-c", waiting, gpus=Gpus(ids=("0", "1"))))
-    followed(job)
+    job = start_process(local, request("sh", "-c", waiting, gpus=Gpus(ids=("0", "1"))))
+    read_frames(job)
     found = read_usage(local, RUN)
     assert found is not None
     assert (found.peak_utilization, found.mean_utilization, found.peak_memory_mib) == (35, 35.0, 1234)
@@ -328,9 +328,9 @@ def test_the_gpu_is_sampled_while_it_runs(
     assert calls == ["-i 0,1 --query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits -l 2"]
 
 
-def test_no_gpu_to_sample_is_no_trouble(local: RemoteClient) -> None:
-    job = start_process(local, order("true", gpus=Gpus()))
-    followed(job)
+def test_job_without_a_gpu_has_no_samples(local: RemoteClient) -> None:
+    job = start_process(local, request("true", gpus=Gpus()))
+    read_frames(job)
     assert ended(job).exit_code == 0
     assert read_usage(local, RUN) is None
 
@@ -345,8 +345,8 @@ def small_home(home: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(home)], check=True, timeout=20)
 
 
-def test_a_full_disk_costs_output_and_not_the_job(small_home: Path, local: RemoteClient) -> None:
-    """It prints more than fits, then makes room, and prints on."""
+def test_full_disk_loses_output_but_not_the_job(small_home: Path, local: RemoteClient) -> None:
+    """The job prints more than fits, then frees space and prints more."""
     program = (
         "import os, sys\n"
         "for n in range(40): os.write(1, b'x' * 50_000)\n"
@@ -356,9 +356,9 @@ def test_a_full_disk_costs_output_and_not_the_job(small_home: Path, local: Remot
     )
     (small_home / "ballast").write_bytes(b"b" * 500_000)
     job = start_process(local, python(program))
-    frames = followed(job)
+    frames = read_frames(job)
     assert ended(job).exit_code == 3
-    gap = job.state()["logGap"]
+    gap = read_state(local, job.id)["logGap"]
     assert 1_000_000 < gap < 2_000_000
     assert frames[-1].data.endswith(b"after\n")
     [said] = [frame.data.decode() for frame in frames if frame.stream == STDERR]
@@ -366,8 +366,8 @@ def test_a_full_disk_costs_output_and_not_the_job(small_home: Path, local: Remot
     assert len(text(frames, STDOUT)) + gap == 2_000_006
 
 
-def test_how_it_ended_is_known_on_a_disk_that_stays_full(small_home: Path, local: RemoteClient) -> None:
+def test_end_of_a_job_is_recorded_on_a_full_disk(small_home: Path, local: RemoteClient) -> None:
     job = start_process(local, python("import os\nfor n in range(40): os.write(1, b'x' * 50_000)\nos._exit(3)"))
-    frames = followed(job)
+    frames = read_frames(job)
     assert ended(job).exit_code == 3
     assert 0 < len(text(frames, STDOUT)) < 1 << 20

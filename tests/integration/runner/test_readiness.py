@@ -1,4 +1,4 @@
-"""Waiting for a machine that boots: a real OpenSSH server that comes late, and a guest of the embedded Azure."""
+"""Wait for a booting machine: a real OpenSSH server that starts late, and a guest of the embedded Azure."""
 
 import contextlib
 import operator
@@ -16,25 +16,29 @@ from tests.integration.runner.conftest import SshServer, eventually, make_key
 from tests.integration.sandbox.guest_host import Client, GuestHost, make_spec
 
 
-class Telling:
-    """Writes down what it is told."""
+class RecordedProgress:
+    """Records progress reports."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, ...]] = []
+        self.reports: list[tuple[str, ...]] = []
         self.doings: list[str] = []
 
     def begin(self, step: str, doing: str) -> None:
         self.doings.append(doing)
 
     def end(self, step: str, outcome: str) -> None:
-        self.told.append(("end", step, outcome))
+        self.reports.append(("end", step, outcome))
 
     def fail(self, step: str, reason: str) -> None:
-        self.told.append(("fail", step, reason))
+        self.reports.append(("fail", step, reason))
+
+    def amount(self, step: str, done: int, total: int | None) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
 class Clock:
-    """A clock that only pauses move on, which take no time: a loaded machine does not change what happens."""
+    """A clock that only pauses advance, so that a slow computer does not change the result."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,13 +46,13 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def pass_(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         self.now += seconds
 
 
 @contextlib.contextmanager
-def meanwhile(progress: Telling, *acts: tuple[str, Callable[[], object]]) -> Iterator[None]:
-    """What to do, one after the other, each as soon as the wait is for just that."""
+def meanwhile(progress: RecordedProgress, *acts: tuple[str, Callable[[], object]]) -> Iterator[None]:
+    """Run each action as soon as the progress shows that the wait is for it."""
 
     def act() -> None:
         for doing, do in acts:
@@ -65,7 +69,7 @@ def meanwhile(progress: Telling, *acts: tuple[str, Callable[[], object]]) -> Ite
 
 @pytest.fixture
 def smi(tmp_path: Path, server: SshServer) -> Path:
-    """An `nvidia-smi` that the server's commands find first; not there yet."""
+    """The path of an `nvidia-smi` that the server's commands find first. It does not exist yet."""
     folder = tmp_path / "bin"
     folder.mkdir()
     server.settings["SetEnv"] = f"PATH={folder}:/usr/bin:/bin"
@@ -79,9 +83,9 @@ def install(smi: Path, script: str) -> None:
     new.rename(smi)
 
 
-def test_a_machine_that_boots_is_waited_for(server: SshServer, smi: Path, tmp_path: Path) -> None:
-    # As a boot goes: nobody there, the image's own host key, no login key yet, no driver yet.
-    progress, target = Telling(), server.target
+def test_wait_follows_each_stage_of_a_boot(server: SshServer, smi: Path, tmp_path: Path) -> None:
+    # A boot: no server, then the image's host key, then no login key, then no driver.
+    progress, target = RecordedProgress(), server.target
     own, image = server.host_key, make_key(tmp_path / "image_key")
     server.host_key = image
     server.authorized_keys.write_text("")
@@ -101,33 +105,33 @@ def test_a_machine_that_boots_is_waited_for(server: SshServer, smi: Path, tmp_pa
         facts = wait_until_ready(target, progress=progress)
     assert facts.models == ("Tesla T4",)
     assert not facts.simulated
-    # A server that is being replaced may be met while nobody listens.
+    # While the server is replaced, a connection may be refused again.
     assert list(dict.fromkeys(progress.doings)) == [
         *("waiting for SSH", "waiting for its host key", "waiting for its login key"),
         "waiting for nvidia-smi",
     ]
-    assert progress.told[-1] == ("end", "gpu my-dsvm", "Tesla T4, 15360 MiB, driver 535.161.08")
+    assert progress.reports[-1] == ("end", "gpu my-dsvm", "Tesla T4, 15360 MiB, driver 535.161.08")
 
 
-def test_nobody_in_time_is_told(server: SshServer) -> None:
+def test_refused_connection_fails_at_the_ssh_stage(server: SshServer) -> None:
     clock = Clock()
     with pytest.raises(NotReady, match="Connection refused") as caught:
-        wait_until_ready(server.target, ssh_seconds=5, progress=Telling(), clock=clock, pause=clock.pass_)
+        wait_until_ready(server.target, ssh_seconds=5, progress=RecordedProgress(), clock=clock, pause=clock.pause)
     assert caught.value.stage == "ssh"
 
 
-def test_a_machine_without_a_driver_is_told(server: SshServer, smi: Path) -> None:
+def test_missing_gpu_fails_at_the_gpu_stage(server: SshServer, smi: Path) -> None:
     server.start()
     install(smi, "echo 'No devices were found'; exit 6")
     clock = Clock()
     with pytest.raises(NotReady, match="said: No devices were found") as caught:
-        wait_until_ready(server.target, gpu_seconds=5, progress=Telling(), clock=clock, pause=clock.pass_)
+        wait_until_ready(server.target, gpu_seconds=5, progress=RecordedProgress(), clock=clock, pause=clock.pause)
     assert caught.value.stage == "gpu"
 
 
-def test_a_connection_that_is_cut_while_the_driver_loads_is_made_again(server: SshServer, smi: Path) -> None:
+def test_connection_that_is_lost_while_the_driver_loads_is_opened_again(server: SshServer, smi: Path) -> None:
     server.start()
-    progress = Telling()
+    progress = RecordedProgress()
 
     def restart() -> None:
         server.cut()
@@ -161,8 +165,8 @@ def guest(tmp_path: Path) -> Iterator[tuple[GuestHost, Target]]:
         host.call(host.guests.delete(spec.vm_id, spec.root))
 
 
-def test_a_guest_of_the_embedded_azure_is_ready_and_says_that_it_is_simulated(guest: tuple[GuestHost, Target]) -> None:
-    progress = Telling()
+def test_guest_of_the_embedded_azure_is_ready_and_simulated(guest: tuple[GuestHost, Target]) -> None:
+    progress = RecordedProgress()
     facts = wait_until_ready(guest[1], progress=progress)
     assert facts.as_json() == {
         "count": 1,
@@ -174,8 +178,8 @@ def test_a_guest_of_the_embedded_azure_is_ready_and_says_that_it_is_simulated(gu
     }
 
 
-def test_a_guest_with_another_host_key_is_refused(guest: tuple[GuestHost, Target], tmp_path: Path) -> None:
+def test_guest_with_another_host_key_is_refused(guest: tuple[GuestHost, Target], tmp_path: Path) -> None:
     other = Path(f"{make_key(tmp_path / 'other')}.pub").read_text()
     target, clock = replace(guest[1], host_key=other), Clock()
     with pytest.raises(NotReady, match="shows the host key SHA256"):
-        wait_until_ready(target, ssh_seconds=5, progress=Telling(), clock=clock, pause=clock.pass_)
+        wait_until_ready(target, ssh_seconds=5, progress=RecordedProgress(), clock=clock, pause=clock.pause)

@@ -1,19 +1,19 @@
-"""The containers of jobs that have ended: removed as soon as the engine answers, and never those of others."""
+"""Containers of ended jobs are removed when the engine answers; other containers are kept."""
 
 import contextlib
 
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.docker.client import open_engine
 from gpuinfra.runner.jobs.helper_containers import remove_forgotten
-from gpuinfra.runner.jobs.remote_runs import forget_run, start_watch
+from gpuinfra.runner.jobs.remote_runs import forget_run, start_watcher
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
 
 
-def test_a_container_is_removed_when_its_engine_is_back(lab: Lab) -> None:
+def test_container_is_removed_when_the_engine_is_back(lab: Lab) -> None:
     made = lab.engine.docker("run", "-d", "--init", BUSYBOX, "sleep", "600").stdout.strip()
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
-        start_watch(remote, "run-1", made, timeout=None)
+        start_watcher(remote, "run-1", made, timeout=None)
         lab.engine.stop()
         try:
             assert forget_run(remote, "run-1", made) is None

@@ -1,4 +1,4 @@
-"""A project travels to a machine behind a real OpenSSH server."""
+"""Upload a project to a machine with a real OpenSSH server."""
 
 import contextlib
 import os
@@ -19,22 +19,23 @@ from gpuinfra.models.target import Target
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection, SshProcess
 from gpuinfra.runner.errors import ConnectError, RemoteError
-from gpuinfra.runner.upload import Uploaded, read_tree, upload
+from gpuinfra.runner.upload.send import Uploaded, upload
+from gpuinfra.runner.upload.walk import read_tree
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing, program
-from tests.upload_help import Told
+from tests.upload_help import RecordedProgress
 
 MEGABYTE = 1 << 20
 
 
 class Machine:
-    """A target with a home of its own, and the project on this side."""
+    """A target with its own home folder, and a local project."""
 
     def __init__(self, folder: Path, server: SshServer, home: Path) -> None:
         self.server, self.home = server, home
         self.project, self.state = folder / "project", folder / "state"
         self.project.mkdir()
-        self.told = Told()
+        self.progress = RecordedProgress()
 
     @contextlib.contextmanager
     def remote(self) -> Iterator[RemoteClient]:
@@ -50,8 +51,8 @@ class Machine:
         if remote is None:
             with self.remote() as own:
                 return self.send(run, own, **options)
-        tree = read_tree(self.project, self.state, self.told)
-        return upload(remote, tree, project="key", run=run, progress=self.told, **{"outputs": "link", **options})
+        tree = read_tree(self.project, self.state, self.progress)
+        return upload(remote, tree, project="key", run=run, progress=self.progress, **{"outputs": "link", **options})
 
     def write(self, path: str, content: bytes = b"x", mode: int = 0o644) -> Path:
         file = self.project / path
@@ -62,7 +63,7 @@ class Machine:
 
 
 def content_of(folder: Path) -> dict[str, tuple[str, Any]]:
-    """Everything in a tree but its outputs: kind and mode, and what is in it."""
+    """Return the kind, mode and content of every path in a tree except its outputs."""
     found: dict[str, tuple[str, Any]] = {}
     for above, folders, files in os.walk(os.fsencode(folder)):
         for name in folders + files:
@@ -89,7 +90,7 @@ def machine(tmp_path: Path, server: SshServer) -> Machine:
     return Machine(tmp_path, server, there)
 
 
-def test_a_project_arrives_as_it_is(machine: Machine) -> None:
+def test_project_arrives_unchanged(machine: Machine) -> None:
     machine.write("train.py", b"print(1)\n", 0o755)
     machine.write("deep/down/-rf", b"dash")
     machine.write("naïve 日本\n'\"$(id)", b"odd")
@@ -109,11 +110,11 @@ def test_a_project_arrives_as_it_is(machine: Machine) -> None:
     assert done.outputs == str(machine.home / ".gpuinfra/runs/run-1/outputs")
     assert done.sent_files == 7
     assert done.sent_bytes == 3 * MEGABYTE + 7 + sum(map(len, ("print(1)\n", "dash", "odd", "twice", "x", "bytes")))
-    assert machine.told.amounts[-1] == ("upload", done.sent_bytes, done.sent_bytes)
+    assert machine.progress.amounts[-1] == ("upload", done.sent_bytes, done.sent_bytes)
     assert not list((machine.home / ".gpuinfra/projects/key/staging").iterdir())
 
 
-def test_only_what_changed_is_sent(machine: Machine) -> None:
+def test_only_changed_files_are_sent(machine: Machine) -> None:
     for number in range(50):
         machine.write(f"package/module{number}.py", b"%d" % number)
     machine.write("moved", os.urandom(2 * MEGABYTE))
@@ -131,8 +132,8 @@ def test_only_what_changed_is_sent(machine: Machine) -> None:
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The size of everything that is sent from now on."""
+def record_sent_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the size of every later write."""
     sent: list[int] = []
     write = SshProcess.write
 
@@ -144,17 +145,17 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-def test_an_unchanged_tree_takes_few_bytes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_tree_needs_few_bytes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         machine.write(f"{number}", b"%d" % number)
     with machine.remote() as remote:
         machine.send(remote=remote)
-        sent = counted(monkeypatch)
+        sent = record_sent_sizes(monkeypatch)
         machine.send(remote=remote)
     assert 0 < sum(sent) < 300
 
 
-def test_what_a_job_did_to_the_tree_is_undone(machine: Machine) -> None:
+def test_changes_of_a_job_in_the_tree_are_undone(machine: Machine) -> None:
     for name in ("changed", "same-size", "removed", "became-link", "became-folder", "mode", "pack/inner"):
         machine.write(name, b"before")
     (machine.project / "link").symlink_to("changed")
@@ -180,11 +181,11 @@ def test_what_a_job_did_to_the_tree_is_undone(machine: Machine) -> None:
     os.mkfifo(tree / "pipe")
     again = machine.send()
     assert content_of(tree) == content_of(machine.project)
-    # All that was the same content: one of the places still had it.
+    # One of the files with the same content still had it.
     assert again.sent_files == 0
 
 
-def test_outputs_as_a_link_and_as_a_place_to_mount(machine: Machine) -> None:
+def test_outputs_are_a_link_or_a_mount_point(machine: Machine) -> None:
     machine.write("a")
     done = machine.send("one", outputs="link")
     place = Path(done.tree) / "outputs"
@@ -197,7 +198,7 @@ def test_outputs_as_a_link_and_as_a_place_to_mount(machine: Machine) -> None:
     assert (machine.home / ".gpuinfra/runs/one/outputs/model").read_text() == "kept"
 
 
-def test_a_job_that_replaced_the_link_loses_no_output(machine: Machine) -> None:
+def test_outputs_are_kept_when_a_job_replaced_the_link(machine: Machine) -> None:
     machine.write("a")
     done = machine.send("one")
     place = Path(done.tree) / "outputs"
@@ -211,7 +212,7 @@ def test_a_job_that_replaced_the_link_loses_no_output(machine: Machine) -> None:
     assert place.readlink() == Path(again.outputs)
 
 
-def test_two_runs_get_two_trees_and_the_second_is_copied_there(machine: Machine) -> None:
+def test_second_run_gets_a_copy_without_upload(machine: Machine) -> None:
     machine.write("large", os.urandom(2 * MEGABYTE))
     machine.write("small")
     first, second = machine.send("one"), machine.send("two")
@@ -220,7 +221,7 @@ def test_two_runs_get_two_trees_and_the_second_is_copied_there(machine: Machine)
     assert content_of(Path(second.tree)) == content_of(machine.project)
 
 
-def test_two_clients_at_once(machine: Machine) -> None:
+def test_parallel_uploads_get_separate_slots(machine: Machine) -> None:
     machine.write("large", os.urandom(20 * MEGABYTE))
     for number in range(200):
         machine.write(f"{number}", b"%d" % number)
@@ -237,8 +238,8 @@ def test_two_clients_at_once(machine: Machine) -> None:
         assert content_of(Path(each.tree)) == content_of(machine.project)
 
 
-class CutAt(Told):
-    """Hangs up when so many bytes are sent."""
+class CutAt(RecordedProgress):
+    """Cuts the connection after a number of bytes."""
 
     def __init__(self, server: SshServer, at: int) -> None:
         super().__init__()
@@ -250,55 +251,55 @@ class CutAt(Told):
             self._server.cut()
 
 
-def test_a_large_file_goes_on_where_it_was_cut_off(machine: Machine) -> None:
+def test_interrupted_upload_of_a_large_file_resumes(machine: Machine) -> None:
     size = 64 * MEGABYTE
     machine.write("large", os.urandom(size))
-    machine.told = CutAt(machine.server, size // 2)
+    machine.progress = CutAt(machine.server, size // 2)
     with pytest.raises(ConnectError):
         machine.send()
-    machine.told = Told()
+    machine.progress = RecordedProgress()
     done = machine.send()
     assert done.slot == "slot-1"
-    # What was on its way when it was cut comes again: no more than buffers and windows hold.
+    # Only what was in buffers when the connection was cut is sent again.
     assert size // 4 < done.sent_bytes < size * 3 // 4
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
-def test_many_files_go_on_where_they_were_cut_off(machine: Machine) -> None:
+def test_interrupted_upload_of_many_files_resumes(machine: Machine) -> None:
     count, size = 600, 30_000
     for number in range(count):
         machine.write(f"{number % 10}/{number}", os.urandom(size))
-    machine.told = CutAt(machine.server, count * size // 2)
+    machine.progress = CutAt(machine.server, count * size // 2)
     with pytest.raises(ConnectError):
         machine.send()
-    machine.told = Told()
-    # Another run, for the user has started anew: what had come serves it as well.
+    machine.progress = RecordedProgress()
+    # A new run uses what the interrupted upload has sent.
     done = machine.send("run-2")
     assert done.slot == "slot-2"
     assert done.sent_files < count * 5 // 6
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
-def test_a_beginning_that_is_wrong_is_sent_anew(machine: Machine) -> None:
+def test_damaged_partial_file_is_sent_again(machine: Machine) -> None:
     size = 32 * MEGABYTE
     machine.write("large", os.urandom(size))
-    machine.told = CutAt(machine.server, size // 2)
+    machine.progress = CutAt(machine.server, size // 2)
     with pytest.raises(ConnectError):
         machine.send()
     (begun,) = (machine.home / ".gpuinfra/projects/key/staging").iterdir()
     assert eventually(lambda: not machine.server.serving())
     with begun.open("r+b") as file:
         file.write(b"something else")
-    machine.told = Told()
+    machine.progress = RecordedProgress()
     done = machine.send()
     assert done.sent_bytes > size
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
-def test_a_client_that_hangs_makes_way_for_the_same_run(machine: Machine) -> None:
+def test_new_upload_of_a_run_replaces_a_hanging_one(machine: Machine) -> None:
     machine.write("large", os.urandom(4 * MEGABYTE))
     with machine.remote() as hanging:
-        tree = read_tree(machine.project, None, Told())
+        tree = read_tree(machine.project, None, RecordedProgress())
         with (
             contextlib.suppress(ConnectError, RemoteError),
             hanging.call(
@@ -306,30 +307,30 @@ def test_a_client_that_hangs_makes_way_for_the_same_run(machine: Machine) -> Non
             ) as call,
         ):
             call.receive_json()
-            done = machine.send("run-1")  # while the call is on its way
+            done = machine.send("run-1")  # while the other call hangs
     assert done.slot == "slot-1"
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
-def test_a_file_that_changes_before_it_is_sent(machine: Machine) -> None:
+def test_file_that_changes_before_it_is_sent_is_read_again(machine: Machine) -> None:
     machine.write("stays", b"here")
     machine.write("changes", b"1" * MEGABYTE)
     machine.write("shrinks", b"2" * MEGABYTE)
     machine.write("goes", b"3" * MEGABYTE)
-    tree = read_tree(machine.project, None, Told())
+    tree = read_tree(machine.project, None, RecordedProgress())
     machine.write("changes", b"4" * MEGABYTE)
     machine.write("shrinks", b"short")
     (machine.project / "goes").unlink()
     with machine.remote() as remote:
-        done = upload(remote, tree, project="key", run="run", outputs="link", progress=Told())
+        done = upload(remote, tree, project="key", run="run", outputs="link", progress=RecordedProgress())
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
 def test_text_is_compressed_on_a_slow_link(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuinfra.runner.upload.send.NEAR_SECONDS", 0.0)  # every machine is far away
+    monkeypatch.setattr("gpuinfra.runner.upload.compression.NEAR_SECONDS", 0.0)  # every machine counts as distant
     machine.write("text", b"".join(b"%d: a line of text\n" % number for number in range(100_000)))
     machine.write("noise", os.urandom(MEGABYTE))
-    sent = counted(monkeypatch)
+    sent = record_sent_sizes(monkeypatch)
     done = machine.send()
     assert sum(sent) < done.sent_bytes * 0.6
     assert content_of(Path(done.tree)) == content_of(machine.project)
@@ -338,7 +339,7 @@ def test_text_is_compressed_on_a_slow_link(machine: Machine, monkeypatch: pytest
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
-        missing("a disk of the test's own needs root")
+        missing("a separate disk needs root")
     folder = tmp_path / "small"
     folder.mkdir()
     mount = [program("mount", "mount"), "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
@@ -348,43 +349,41 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run([program("umount", "mount"), "-l", str(folder)], check=True, timeout=20)
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(
-    tmp_path: Path, server: SshServer, small_disk: Path
-) -> None:
+def test_too_small_disk_is_reported_before_the_upload(tmp_path: Path, server: SshServer, small_disk: Path) -> None:
     server.settings["SetEnv"] = f"HOME={small_disk}"
     server.start()
     machine = Machine(tmp_path, server, small_disk)
     machine.write("large", os.urandom(20 * MEGABYTE))
-    with pytest.raises(RemoteError, match=r"needs 20971520 bytes more, and \d+ are free") as caught:
+    with pytest.raises(RemoteError, match=r"needs 20971520 more bytes, but only \d+ are free") as caught:
         machine.send()
     assert caught.value.code == "disk-full"
-    assert not machine.told.amounts or machine.told.amounts[-1][0] != "upload"
+    assert not machine.progress.amounts or machine.progress.amounts[-1][0] != "upload"
 
 
-def test_a_disk_that_fills_meanwhile_keeps_what_has_come(tmp_path: Path, server: SshServer, small_disk: Path) -> None:
+def test_upload_resumes_after_a_full_disk(tmp_path: Path, server: SshServer, small_disk: Path) -> None:
     server.settings["SetEnv"] = f"HOME={small_disk}"
     server.start()
     machine = Machine(tmp_path, server, small_disk)
     machine.write("large", os.urandom(12 * MEGABYTE))
     other = small_disk / "other"
 
-    class Filling(Told):
+    class FillDisk(RecordedProgress):
         def amount(self, step: str, done: int, total: int | None) -> None:
             if step == "upload" and not other.exists():
                 other.write_bytes(bytes(6 * MEGABYTE))
 
-    machine.told = Filling()
+    machine.progress = FillDisk()
     with pytest.raises(RemoteError) as caught:
         machine.send()
     assert caught.value.code == "disk-full"
     other.unlink()
-    machine.told = Told()
+    machine.progress = RecordedProgress()
     done = machine.send()
     assert done.sent_bytes < 6 * MEGABYTE
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
-def test_room_is_made_before_anything_comes(tmp_path: Path, server: SshServer, small_disk: Path) -> None:
+def test_old_content_is_removed_before_new_content_arrives(tmp_path: Path, server: SshServer, small_disk: Path) -> None:
     server.settings["SetEnv"] = f"HOME={small_disk}"
     server.start()
     machine = Machine(tmp_path, server, small_disk)
@@ -395,23 +394,23 @@ def test_room_is_made_before_anything_comes(tmp_path: Path, server: SshServer, s
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
-class Stranger(SshServer):
-    """One that logs a user in who is not root, on a machine where this program is."""
+class UnprivilegedServer(SshServer):
+    """An SSH server whose user is not root."""
 
-    USER, NUMBER = "stranger", 65531
+    USER, NUMBER = "unprivileged", 65531
     MOUNT = 'mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/shadow" /etc/shadow && exec "$@"'
 
     def __init__(self, folder: Path, home: Path) -> None:
         super().__init__(folder)
         if os.geteuid() != 0:
-            missing("a server with users of its own needs root")
+            missing("a server with its own users needs root")
         etc = folder / "etc"
         etc.mkdir()
         user = f"{self.USER}:x:{self.NUMBER}:65534::{home}:/bin/sh\n"
         (etc / "passwd").write_text(Path("/etc/passwd").read_text() + user)
         (etc / "shadow").write_text(f"root:*:::::::\n{self.USER}:*:19000:0:99999:7:::\n")
         program("unshare", "util-linux")
-        # A mount namespace of its own: nothing of this machine changes, and it ends with the process.
+        # In its own mount namespace, which ends with the process: this machine does not change.
         self.prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", self.MOUNT, str(etc)]
 
     @property
@@ -420,48 +419,48 @@ class Stranger(SshServer):
 
 
 @pytest.fixture
-def stranger() -> Iterator[Machine]:
-    """A machine where the user is not root; its folders have to be open to that user."""
+def unprivileged() -> Iterator[Machine]:
+    """A machine whose user is not root. That user can access its folders."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
         home = folder / "home"
         home.mkdir()
-        server = Stranger(folder / "sshd", home)
+        server = UnprivilegedServer(folder / "sshd", home)
         os.chown(home, server.NUMBER, 65534)
         server.start()
         yield Machine(folder, server, home)
         server.stop()
 
 
-def test_what_a_container_left_behind_is_told(stranger: Machine) -> None:
-    stranger.write("package/a.py")
-    done = stranger.send()
+def test_files_of_a_containers_root_are_reported(unprivileged: Machine) -> None:
+    unprivileged.write("package/a.py")
+    done = unprivileged.send()
     cache = Path(done.tree) / "package" / "__pycache__"
-    cache.mkdir()  # by root, as a container would
+    cache.mkdir()  # as root, like a container
     (cache / "a.pyc").write_text("x")
     with pytest.raises(RemoteError) as caught:
-        stranger.send()
+        unprivileged.send()
     assert (caught.value.code, str(caught.value)) == ("foreign-files", done.tree)
     shutil.rmtree(cache)
-    assert stranger.send().sent_files == 0
-    assert content_of(Path(done.tree)) == content_of(stranger.project)
+    assert unprivileged.send().sent_files == 0
+    assert content_of(Path(done.tree)) == content_of(unprivileged.project)
 
 
-def test_a_folder_that_nobody_may_write_to_is_updated(stranger: Machine) -> None:
-    stranger.write("sealed/one")
-    stranger.write("sealed/secret", mode=0o200)
-    (stranger.project / "sealed").chmod(0o555)
-    stranger.send()
-    stranger.write("sealed/two", b"two")
-    (stranger.project / "sealed/one").unlink()
-    done = stranger.send()
+def test_read_only_folder_is_updated(unprivileged: Machine) -> None:
+    unprivileged.write("sealed/one")
+    unprivileged.write("sealed/secret", mode=0o200)
+    (unprivileged.project / "sealed").chmod(0o555)
+    unprivileged.send()
+    unprivileged.write("sealed/two", b"two")
+    (unprivileged.project / "sealed/one").unlink()
+    done = unprivileged.send()
     assert done.sent_files == 1
-    assert content_of(Path(done.tree)) == content_of(stranger.project)
+    assert content_of(Path(done.tree)) == content_of(unprivileged.project)
 
 
-class KillAt(Told):
-    """Ends the remote side, which has no time to tidy up, when so many parts are sent."""
+class KillAt(RecordedProgress):
+    """Kills the process on the target after a number of parts."""
 
     def __init__(self, lock: Path, part: int) -> None:
         super().__init__()
@@ -474,7 +473,7 @@ class KillAt(Told):
                 os.kill(int(self._lock.read_text()), signal.SIGKILL)
 
 
-def test_a_far_side_that_is_killed_anywhere_goes_on(machine: Machine) -> None:
+def test_upload_resumes_after_the_remote_process_is_killed(machine: Machine) -> None:
     for number in range(100):
         machine.write(f"{number % 3}/{number}", os.urandom(10_000))
     machine.write("large", os.urandom(8 * MEGABYTE))
@@ -482,10 +481,10 @@ def test_a_far_side_that_is_killed_anywhere_goes_on(machine: Machine) -> None:
     lock = machine.home / ".gpuinfra/projects/key/slot-1/lock"
     whole = sum(each.stat().st_size for each in machine.project.rglob("*") if each.is_file() and each.name != "twin")
     for part in (1, 3, 4, 7, 30, 1, 2, 10):
-        machine.told = KillAt(lock, part)
+        machine.progress = KillAt(lock, part)
         with contextlib.suppress(ConnectError):
             machine.send()
-    machine.told = Told()
+    machine.progress = RecordedProgress()
     done = machine.send()
     assert done.sent_bytes < whole
     assert content_of(Path(done.tree)) == content_of(machine.project)

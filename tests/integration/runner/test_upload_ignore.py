@@ -1,4 +1,4 @@
-"""Ignore files, as git itself reads them."""
+"""Ignore files leave out the same paths as git."""
 
 import os
 import random
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.upload import read_tree
+from gpuinfra.runner.upload.walk import read_tree
 from tests.real import program
-from tests.upload_help import Told
+from tests.upload_help import RecordedProgress
 
 WORDS = ["a", "b", "build", "data", "x.py", "y.log", "z.md", "é", "with space", "-dash", "[x]"]
 LINES = [
@@ -21,7 +21,7 @@ LINES = [
 ]
 
 
-def planted(root: Path, chance: random.Random) -> None:
+def create_files(root: Path, chance: random.Random) -> None:
     for _ in range(25):
         file = root.joinpath(*chance.choices(WORDS, k=chance.randint(1, 4)))
         try:
@@ -36,7 +36,7 @@ def planted(root: Path, chance: random.Random) -> None:
         (folder / ".gitignore").write_text(chance.choice(["\n", "\r\n"]).join(lines))
 
 
-def by_git(root: Path) -> set[str]:
+def listed_by_git(root: Path) -> set[str]:
     git = [program("git", "git"), "-C", str(root)]
     quiet = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
     subprocess.run([*git, "init", "-q"], check=True, timeout=20, env=quiet)
@@ -46,10 +46,10 @@ def by_git(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_git_agrees(tmp_path: Path, seed: int) -> None:
-    project = tmp_path / "project"  # beside the home folder, whose `.ssh` is never sent
+def test_same_files_as_git(tmp_path: Path, seed: int) -> None:
+    project = tmp_path / "project"  # not the home folder itself, because `.ssh` is never sent
     project.mkdir()
-    planted(project, random.Random(seed))
-    expected = by_git(project)
-    found = {entry.path for entry in read_tree(project, None, Told()).entries if entry.kind == "f"}
+    create_files(project, random.Random(seed))
+    expected = listed_by_git(project)
+    found = {entry.path for entry in read_tree(project, None, RecordedProgress()).entries if entry.kind == "f"}
     assert found == expected

@@ -1,4 +1,4 @@
-"""Keeping watch on containers from the target itself, by a real engine: with nobody connected, through its restarts."""
+"""The watcher of a container on the target, with a real engine: without a connection, and across its restarts."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.runner.jobs.remote_runs import ended_of, forget_run, keep_run, read_state, read_usage, start_watch
+from gpuinfra.runner.jobs.remote_runs import forget_run, keep_run, parse_job_end, read_state, read_usage, start_watcher
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
 
@@ -39,7 +39,7 @@ def container(lab: Lab, script: str, *options: str) -> str:
 
 
 def wait_until_ready(lab: Lab, id_: str) -> None:
-    """Wait until a script has set what it does on a signal, and says so."""
+    """Wait until a script has set its signal handler and printed `ready`."""
     assert eventually(lambda: "ready" in lab.engine.docker("logs", id_).stdout)
 
 
@@ -53,42 +53,42 @@ def has_ended(run: Path) -> bool:
 
 
 def is_over(remote: RemoteClient) -> bool:
-    """As those see it who want its folder."""
+    """Return whether the run has ended according to the target."""
     return "ended" in read_state(remote, RUN)
 
 
-def test_the_end_is_written_down_with_nobody_connected(lab: Lab, run: Path) -> None:
+def test_watcher_records_the_end_without_a_connection(lab: Lab, run: Path) -> None:
     began = time.time()
     id_ = container(lab, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done")
     wait_until_ready(lab, id_)
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
-        start_watch(remote, RUN, id_, timeout=None)
+        start_watcher(remote, RUN, id_, timeout=None)
         found = read_state(remote, RUN)
         assert (found["kind"], found["container"], found["alive"]) == ("container", id_, True)
-        assert ended_of(found) is None
+        assert parse_job_end(found) is None
     lab.engine.docker("kill", "--signal", "TERM", id_)
     assert eventually(lambda: has_ended(run))
-    ended = ended_of(state(run))
+    ended = parse_job_end(state(run))
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (7, StopReason.EXITED)
+    assert (ended.exit_code, ended.stop_reason) == (7, StopReason.EXITED)
     assert ended.at is not None
     assert began - 1 < ended.at.timestamp() < time.time() + 1
 
 
-def test_the_time_is_up_with_nobody_connected(lab: Lab, run: Path) -> None:
+def test_watcher_enforces_the_time_limit_without_a_connection(lab: Lab, run: Path) -> None:
     id_ = container(lab, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")
     wait_until_ready(lab, id_)
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
-        start_watch(remote, RUN, id_, timeout=1.0, grace=60)
+        start_watcher(remote, RUN, id_, timeout=1.0, grace=60)
     assert eventually(lambda: has_ended(run))
     found = state(run)
     assert (found["how"], found["exitCode"]) == ("timed out", 3)
 
 
-def test_gpus_are_sampled_while_it_runs(lab: Lab, remote: RemoteClient, run: Path) -> None:
+def test_watcher_samples_the_gpus(lab: Lab, remote: RemoteClient, run: Path) -> None:
     lab.nvidia.load(60, 2000)
     id_ = container(lab, "sleep 600", "--gpus", "1")
-    start_watch(remote, RUN, id_, timeout=None, gpu=True)
+    start_watcher(remote, RUN, id_, timeout=None, gpu=True)
     assert eventually(lambda: read_usage(remote, RUN) is not None)
     lab.engine.docker("kill", id_)
     assert eventually(lambda: has_ended(run))
@@ -99,30 +99,30 @@ def test_gpus_are_sampled_while_it_runs(lab: Lab, remote: RemoteClient, run: Pat
     assert found.was_used
 
 
-def test_no_gpu_in_the_container_is_no_trouble(lab: Lab, remote: RemoteClient, run: Path) -> None:
+def test_container_without_a_gpu_has_no_samples(lab: Lab, remote: RemoteClient, run: Path) -> None:
     id_ = container(lab, "sleep 1")
-    start_watch(remote, RUN, id_, timeout=None, gpu=True)
+    start_watcher(remote, RUN, id_, timeout=None, gpu=True)
     assert eventually(lambda: has_ended(run))
     assert (state(run)["exitCode"], read_usage(remote, RUN)) == (0, None)
 
 
-def test_one_watches_and_when_it_is_lost_another_takes_over(lab: Lab, remote: RemoteClient, run: Path) -> None:
+def test_only_one_watcher_runs_and_a_killed_one_is_replaced(lab: Lab, remote: RemoteClient, run: Path) -> None:
     id_ = container(lab, "sleep 60")
-    start_watch(remote, RUN, id_, timeout=None)
-    start_watch(remote, RUN, id_, timeout=None)
-    assert eventually(lambda: len(keepers(run)) == 1)
-    [keeper] = keepers(run)
-    os.kill(keeper, signal.SIGKILL)
+    start_watcher(remote, RUN, id_, timeout=None)
+    start_watcher(remote, RUN, id_, timeout=None)
+    assert eventually(lambda: len(watchers(run)) == 1)
+    [watcher] = watchers(run)
+    os.kill(watcher, signal.SIGKILL)
     assert eventually(lambda: not read_state(remote, RUN)["alive"])
     assert not is_over(remote)
-    start_watch(remote, RUN, id_, timeout=time.time() - state(run)["started"] + 0.5, grace=0)
+    start_watcher(remote, RUN, id_, timeout=time.time() - state(run)["started"] + 0.5, grace=0)
     assert eventually(lambda: has_ended(run))
     assert state(run)["how"] == "timed out"
-    start_watch(remote, RUN, id_, timeout=None)  # it is over: nobody has to
+    start_watcher(remote, RUN, id_, timeout=None)  # does nothing: the run has ended
 
 
-def keepers(run: Path) -> list[int]:
-    """Processes that have the run's lock open. A child of one has it too, until it becomes another program."""
+def watchers(run: Path) -> list[int]:
+    """Return the processes that have the run's lock open, without forked children."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -131,13 +131,13 @@ def keepers(run: Path) -> list[int]:
     return [process for process, parent in found.items() if parent not in found]
 
 
-def test_an_engine_that_crashes_and_comes_again_is_seen(lab: Lab, run: Path) -> None:
+def test_watcher_records_a_crash_of_the_engine(lab: Lab, run: Path) -> None:
     id_ = container(lab, "sleep 600")
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
-        start_watch(remote, RUN, id_, timeout=None)
+        start_watcher(remote, RUN, id_, timeout=None)
     lab.engine.kill()
     assert not has_ended(run)
-    assert keepers(run) != []
+    assert watchers(run) != []
     lab.engine.start()
     assert eventually(lambda: has_ended(run), 60)
     found = state(run)
@@ -145,35 +145,33 @@ def test_an_engine_that_crashes_and_comes_again_is_seen(lab: Lab, run: Path) -> 
     assert found["exitCode"] in {137, 143}
 
 
-def test_nobody_waits_for_an_engine_when_the_run_is_gone_too(lab: Lab, run: Path) -> None:
+def test_watcher_ends_if_its_run_is_deleted_while_the_engine_is_down(lab: Lab, run: Path) -> None:
     id_ = container(lab, "sleep 600")
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
-        start_watch(remote, RUN, id_, timeout=None)
-    assert eventually(lambda: len(keepers(run)) == 1)
-    [keeper] = keepers(run)
+        start_watcher(remote, RUN, id_, timeout=None)
+    assert eventually(lambda: len(watchers(run)) == 1)
+    [watcher] = watchers(run)
     lab.engine.kill()
     try:
         shutil.rmtree(run)
-        assert eventually(lambda: not Path(f"/proc/{keeper}/cwd").exists())
+        assert eventually(lambda: not Path(f"/proc/{watcher}/cwd").exists())
     finally:
         lab.engine.start()
 
 
-def test_a_container_that_is_removed_is_lost_and_its_run_can_be_forgotten(
-    lab: Lab, remote: RemoteClient, run: Path
-) -> None:
+def test_run_of_a_removed_container_can_be_forgotten(lab: Lab, remote: RemoteClient, run: Path) -> None:
     id_ = container(lab, "sleep 600")
-    start_watch(remote, RUN, id_, timeout=None)
+    start_watcher(remote, RUN, id_, timeout=None)
     with pytest.raises(JobError, match="has not ended"):
         forget_run(remote, RUN)
     lab.engine.docker("rm", "-f", id_)
     forget_run(remote, RUN)
     assert not run.exists()
-    assert eventually(lambda: keepers(run) == [])
+    assert eventually(lambda: watchers(run) == [])
     assert not run.exists()
 
 
-def test_nothing_is_known_of_a_run_without_a_job(remote: RemoteClient, run: Path) -> None:
+def test_run_without_a_job_has_no_state(remote: RemoteClient, run: Path) -> None:
     keep_run(remote, RUN)
     with pytest.raises(JobError) as caught:
         read_state(remote, RUN)

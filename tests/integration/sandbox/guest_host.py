@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import paramiko
 
-from gpuinfra.sandbox.guest.guests import Guests
+from gpuinfra.sandbox.guest.guest import Guests
 from gpuinfra.sandbox.guest.spec import CommandResult, Gpu, GuestSpec
 from tests.real import program
 from tests.sshd import ReservedPort

@@ -19,7 +19,7 @@ _NAMES = re.compile(rf"(?<=/)({'|'.join(_NAMED)})/[^/?]+", re.IGNORECASE)
 _SPELLING = {word.lower(): word for word in _NAMED}
 
 
-class Recording(NamedTuple):
+class Exchange(NamedTuple):
     """One request and its answer."""
 
     file: str
@@ -32,7 +32,7 @@ class Recording(NamedTuple):
     body: Any
 
 
-def recordings() -> Iterator[Recording]:
+def recordings() -> Iterator[Exchange]:
     """Everything that was recorded as a request with an answer."""
     for folder in ("arm-golden", "arm-traffic"):
         for file in sorted((DATA / folder).glob("*.json")):
@@ -42,7 +42,7 @@ def recordings() -> Iterator[Recording]:
                     yield _recording(f"{folder}/{file.name}", entry)
 
 
-def _recording(name: str, entry: dict[str, Any]) -> Recording:
+def _recording(name: str, entry: dict[str, Any]) -> Exchange:
     path, _, query = re.sub(r"^https?://[^/]+", "", entry["uri"]).partition("?")
     path = _NAMES.sub(lambda found: f"{_SPELLING[found.group(1).lower()]}/*", path)
     marks = [mark for mark in ("monitor=true", "expand=instanceView", "statusOnly") if mark.lower() in query.lower()]
@@ -51,7 +51,7 @@ def _recording(name: str, entry: dict[str, Any]) -> Recording:
     kind = " ".join([entry["method"], path, str(entry["status"]), *marks])
     # The two folders name their fields differently.
     sent, body = (entry.get(f"{part}_body", entry.get(part)) for part in ("request", "response"))
-    return Recording(name, kind, entry["method"], entry["uri"], sent, entry["status"], protocol, body)
+    return Exchange(name, kind, entry["method"], entry["uri"], sent, entry["status"], protocol, body)
 
 
 def shape(body: Any, path: str = "") -> dict[str, str]:

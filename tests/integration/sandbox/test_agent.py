@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.agent import AgentState, parse_agent_state
+from gpuinfra.provision.lifecycle.terms import Terms, terms_to_tag
 from gpuinfra.provision.login.cloud_init import LARGEST, agent_unit, custom_data
 from gpuinfra.provision.login.keys import new_host_key
-from gpuinfra.provision.terms import Terms, to_tag
 from tests.integration.sandbox.machine_help import Place, profile
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 from tests.integration.sandbox.services.test_identity import Roles
@@ -67,7 +67,7 @@ class Machine:
         now = self.created = self.now()
         self.tags = {
             "gpuinfra:name": name,
-            "gpuinfra:terms": to_tag(terms),
+            "gpuinfra:terms": terms_to_tag(terms),
             "gpuinfra:on-since": moment(now),
             "gpuinfra:lease-until": moment(now + terms.lease),
         }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.sandbox.recordings import DATA, Recording, not_modelled, recordings, shape
+from tests.integration.sandbox.recordings import DATA, Exchange, not_modelled, recordings, shape
 from tests.integration.sandbox.servers import Servers
 from tests.integration.sandbox.world import Answer, World
 
@@ -295,7 +295,7 @@ def world(servers: Servers) -> Iterator[World]:
         yield World(lent)
 
 
-def identity(recording: Recording) -> str:
+def identity(recording: Exchange) -> str:
     return recording.file.removesuffix(".json")
 
 
@@ -313,7 +313,7 @@ def differences(recorded: Any, ours: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("recording", [each for each in RECORDED if each.kind not in OUTSIDE], ids=identity)
-def test_answer_matches_the_recording(recording: Recording, world: World) -> None:
+def test_answer_matches_the_recording(recording: Exchange, world: World) -> None:
     maker = VARIANTS.get(recording.file) or ANSWERS.get(recording.kind)
     assert maker, f"no request in the tests for {recording.kind}"
     status, headers, body = maker(world)

@@ -7,8 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuinfra.sandbox.services.schedules import next_time
-from gpuinfra.sandbox.services.time_zones import find_zone
+from gpuinfra.sandbox.services.schedules import find_zone, next_time
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape
 from tests.integration.sandbox.servers import Sandbox

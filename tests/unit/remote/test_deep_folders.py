@@ -1,19 +1,18 @@
-"""Folders within folders, deeper than a path can be long, or Python can call itself."""
+"""Folders nested deeper than the length of a path or Python's recursion limit allows."""
 
 import os
 from pathlib import Path
 
-from gpuinfra.remote import outputs
+from gpuinfra.remote.folder import MAX_PATH_BYTES, FolderListing
 from gpuinfra.remote.home import remove_tree
-from gpuinfra.remote.outputs import Folder
 from gpuinfra.runner.outputs.copies import kept_files
-from gpuinfra.runner.outputs.store import OutputsFolder
+from gpuinfra.runner.outputs.folder import OutputsFolder
 
 DEPTH = 1500
 
 
-def dive(top: Path, depth: int, name: str = "d") -> None:
-    """Make so many folders within folders, with a file in the last one."""
+def make_nested(top: Path, depth: int, name: str = "d") -> None:
+    """Create nested folders to this depth, with a file in the innermost one."""
     number = os.open(top, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir(name, dir_fd=number)
@@ -25,10 +24,10 @@ def dive(top: Path, depth: int, name: str = "d") -> None:
 
 
 def test_files_in_deep_folders_are_listed_and_opened(tmp_path: Path) -> None:
-    dive(tmp_path, DEPTH)
+    make_nested(tmp_path, DEPTH)
     try:
-        folder = Folder(str(tmp_path))
-        folder.look()
+        folder = FolderListing(str(tmp_path))
+        folder.scan()
         (path,) = (each[0] for each in folder.files)
         os.close(folder.open(path))
         folder.close()
@@ -39,7 +38,7 @@ def test_files_in_deep_folders_are_listed_and_opened(tmp_path: Path) -> None:
         remove_tree(str(tmp_path / "d"))
 
 
-def test_deep_folders_are_made(tmp_path: Path) -> None:
+def test_deep_folders_are_created(tmp_path: Path) -> None:
     try:
         with OutputsFolder(tmp_path) as outputs:
             for depth in range(1, DEPTH + 1):
@@ -49,23 +48,23 @@ def test_deep_folders_are_made(tmp_path: Path) -> None:
         remove_tree(str(tmp_path / "d"))
 
 
-def test_a_path_that_is_too_long_is_reported(tmp_path: Path) -> None:
-    dive(tmp_path, 40, "d" * 200)
+def test_too_long_path_is_reported(tmp_path: Path) -> None:
+    make_nested(tmp_path, 40, "d" * 200)
     try:
-        folder = Folder(str(tmp_path))
-        folder.look()
+        folder = FolderListing(str(tmp_path))
+        folder.scan()
         folder.close()
         assert (len(folder.folders), folder.files) == (17, [])
         ((path, reason),) = folder.unreadable
         assert path.startswith("ddd")
-        assert reason == f"its path has more than {outputs.LONGEST_PATH} bytes"
+        assert reason == f"its path has more than {MAX_PATH_BYTES} bytes"
     finally:
         remove_tree(str(tmp_path / ("d" * 200)))
 
 
-def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
-    dive(tmp_path, 40, "d" * 200)
-    dive(tmp_path, DEPTH)
+def test_deep_tree_is_removed(tmp_path: Path) -> None:
+    make_nested(tmp_path, 40, "d" * 200)
+    make_nested(tmp_path, DEPTH)
     (tmp_path / "d" / ".removed-1").mkdir()
     (tmp_path / ".removed-1").write_text("x")
     (tmp_path / "closed" / "inner").mkdir(parents=True)
@@ -76,7 +75,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     remove_tree(str(tmp_path))
 
 
-def test_what_a_link_leads_to_is_not_removed(tmp_path: Path) -> None:
+def test_removal_does_not_follow_links(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kept").write_text("x")
     (tmp_path / "top").mkdir()

@@ -1,4 +1,4 @@
-"""The folder that a machine's jobs share."""
+"""The folder that jobs on a machine share."""
 
 import os
 from pathlib import Path
@@ -10,20 +10,20 @@ from gpuinfra.remote import home
 from gpuinfra.remote.wire import RefusedError
 
 
-class Answers:
-    """A wire that keeps what is sent."""
+class FakeWire:
+    """A wire that stores the last answer."""
 
     def send_json(self, value: dict[str, Any]) -> None:
         self.value = value
 
 
 def folder(path: Path, below: Path) -> str:
-    wire = Answers()
+    wire = FakeWire()
     home.folder(wire, {"path": str(path), "below": str(below)})  # type: ignore[arg-type]
     return str(wire.value["path"])
 
 
-def test_the_path_of_a_shared_folder_has_no_links(tmp_path: Path) -> None:
+def test_path_of_a_shared_folder_has_no_links(tmp_path: Path) -> None:
     base = tmp_path.resolve() / "share"
     (base / "real").mkdir(parents=True)
     (base / "link").symlink_to("real")
@@ -34,7 +34,7 @@ def test_the_path_of_a_shared_folder_has_no_links(tmp_path: Path) -> None:
     assert os.path.isdir(found)  # noqa: PTH112
 
 
-def test_a_link_swapped_while_the_folder_is_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_created_during_the_call_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tmp_path.resolve() / "share"
     base.mkdir()
 
@@ -43,5 +43,5 @@ def test_a_link_swapped_while_the_folder_is_made_is_refused(tmp_path: Path, monk
         Path(path).symlink_to("/etc")
 
     monkeypatch.setattr(os, "makedirs", swap)
-    with pytest.raises(RefusedError, match="leads out"):
+    with pytest.raises(RefusedError, match="leads out of its folder"):
         folder(base / "team", base)

@@ -1,4 +1,4 @@
-"""What the remote side knows of runs, and what it makes of samples and orders: all without a job."""
+"""States of runs, environments of jobs and GPU samples on the target, without starting a job."""
 
 import os
 import time
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.remote import container_watcher, home, jobs, samples, states, supervisor
+from gpuinfra.remote import container_watcher, home, samples, states, supervisor
 from gpuinfra.remote.wire import RefusedError
 from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.runner.jobs.remote_runs import ended_of
+from gpuinfra.runner.jobs.remote_runs import parse_job_end
 
 
 @pytest.fixture(autouse=True)
@@ -18,39 +18,39 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / ".gpuinfra" / "runs"
 
 
-def test_a_run_that_nobody_knows_is_over(runs: Path) -> None:
-    assert jobs.is_over("r1")
+def test_unknown_run_is_over(runs: Path) -> None:
+    assert states.is_over("r1")
 
 
-def test_a_run_that_is_being_prepared_is_not_over_for_a_while(runs: Path) -> None:
+def test_run_in_preparation_is_over_after_a_time(runs: Path) -> None:
     (runs / "r1").mkdir(parents=True)
-    assert not jobs.is_over("r1")
-    os.utime(runs / "r1", (0, time.time() - states.GIVEN_UP_SECONDS - 5))
-    assert jobs.is_over("r1")
+    assert not states.is_over("r1")
+    os.utime(runs / "r1", (0, time.time() - states.ABANDONED_SECONDS - 5))
+    assert states.is_over("r1")
 
 
-def test_a_job_without_anybody_who_keeps_watch_is_lost(runs: Path) -> None:
+def test_process_job_without_a_supervisor_is_lost(runs: Path) -> None:
     (runs / "r1").mkdir(parents=True)
     states.write("r1", {"kind": "process", "started": 1.0})
     lock = states.take("r1")
     assert lock is not None
-    assert not jobs.is_over("r1")
+    assert not states.is_over("r1")
     assert states.take("r1") is None
     os.close(lock)
-    assert jobs.is_over("r1")
-    found = ended_of(states.must_read("r1"))
+    assert states.is_over("r1")
+    found = parse_job_end(states.must_read("r1"))
     assert found is not None
-    assert (found.how, found.exit_code) == (StopReason.LOST, 255)
+    assert (found.stop_reason, found.exit_code) == (StopReason.LOST, 255)
 
 
-def test_a_job_that_ended_is_over(runs: Path) -> None:
+def test_ended_job_is_over(runs: Path) -> None:
     (runs / "r1").mkdir(parents=True)
     states.write("r1", {"kind": "process", "started": 1.0, "ended": 2.0, "exitCode": 7, "how": "exited"})
-    assert jobs.is_over("r1")
-    assert states.looked_at("r1")["alive"] is False
+    assert states.is_over("r1")
+    assert states.check("r1")["alive"] is False
 
 
-def test_a_state_replaces_a_longer_one(runs: Path) -> None:
+def test_state_replaces_a_longer_one(runs: Path) -> None:
     (runs / "r1").mkdir(parents=True)
     states.write("r1", {"kind": "process", "detail": "x" * 9000})
     states.reserve("r1")
@@ -61,7 +61,7 @@ def test_a_state_replaces_a_longer_one(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "a\0"])
-def test_no_run_is_named_like_a_way_out(name: str) -> None:
+def test_invalid_run_names_are_refused(name: str) -> None:
     with pytest.raises(RefusedError):
         home.run_folder(name)
 
@@ -76,16 +76,14 @@ def test_no_run_is_named_like_a_way_out(name: str) -> None:
         ({"count": None, "ids": ["3", "GPU-1"]}, "3,GPU-1"),
     ],
 )
-def test_a_job_sees_its_own_gpus(
-    monkeypatch: pytest.MonkeyPatch, gpus: dict[str, object] | None, expected: str
-) -> None:
+def test_job_sees_only_its_gpus(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, object] | None, expected: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     found = supervisor.environment({"gpus": gpus, "environment": {"A": "1", "B": "1"}}, {"B": "secret"})
     assert found["CUDA_VISIBLE_DEVICES"] == expected
     assert (found["A"], found["B"], found["HOME"]) == ("1", "secret", os.environ["HOME"])
 
 
-def test_samples_come_to_a_summary(tmp_path: Path) -> None:
+def test_summary_ignores_incomplete_samples(tmp_path: Path) -> None:
     file = tmp_path / "samples"
     file.write_bytes(
         b"100 0 0 10\n100 1 50 20\n\xff\xfe\n102 0 100 4000\n102 1 50\n104 0 101 5\nx 0 1 2\n104 0 0 7\n106 0 9"
@@ -99,7 +97,7 @@ def test_samples_come_to_a_summary(tmp_path: Path) -> None:
     }
 
 
-def test_no_samples_come_to_nothing(tmp_path: Path) -> None:
+def test_summary_without_samples_is_empty(tmp_path: Path) -> None:
     assert samples.summary(str(tmp_path / "none"))["samples"] == 0
 
 
@@ -114,5 +112,5 @@ def test_no_samples_come_to_nothing(tmp_path: Path) -> None:
         ("soon", None),
     ],
 )
-def test_the_engines_times(text: object, expected: float | None) -> None:
-    assert container_watcher.moment(text) == (pytest.approx(expected) if expected else expected)
+def test_times_of_the_engine_are_parsed(text: object, expected: float | None) -> None:
+    assert container_watcher.parse_time(text) == (pytest.approx(expected) if expected else expected)

@@ -1,4 +1,4 @@
-"""A deadline for calls that have none."""
+"""Deadlines for calls without a timeout."""
 
 import threading
 import time
@@ -12,14 +12,14 @@ from gpuinfra.runner.connection import reachability
 TARGET = Target("lab", "lab", "remote", "gpu.lab", 22, "me", "")
 
 
-def test_a_call_gives_or_raises_what_it_would() -> None:
+def test_within_returns_the_result_or_raises_the_error() -> None:
     assert within(5, lambda: 7) == 7
     assert within(5, lambda: None) is None
     with pytest.raises(ZeroDivisionError):
         within(5, lambda: 1 // 0)
 
 
-def test_a_call_that_hangs_is_left_to_itself() -> None:
+def test_within_raises_a_timeout_and_leaves_the_call_running() -> None:
     hanging = threading.Event()
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
@@ -28,12 +28,12 @@ def test_a_call_that_hangs_is_left_to_itself() -> None:
     hanging.set()
 
 
-def test_a_name_that_nobody_resolves_holds_up_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_name_resolution_does_not_block_the_other_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = threading.Event()
-    monkeypatch.setattr(reachability, "greet", lambda *_: hanging.wait(60))
+    monkeypatch.setattr(reachability, "open_transport", lambda *_: hanging.wait(60))
     monkeypatch.setattr(reachability, "GRACE_SECONDS", 0.0)
     began = time.monotonic()
-    found = reachability.reachability([TARGET] * (reachability.AT_ONCE + 1), 0.05)
-    assert found == (Reachability("no", "timed out"),) * (reachability.AT_ONCE + 1)
+    found = reachability.reachability([TARGET] * (reachability.MAX_THREADS + 1), 0.05)
+    assert found == (Reachability("no", "timed out"),) * (reachability.MAX_THREADS + 1)
     assert time.monotonic() - began < 30
     hanging.set()

@@ -1,4 +1,4 @@
-"""A connection that worked and cannot be made again is lost: exit code 255, whatever the reason."""
+"""A connection that worked and cannot be opened again is lost: exit code 255 for any error."""
 
 import pytest
 

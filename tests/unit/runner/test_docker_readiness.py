@@ -1,4 +1,4 @@
-"""Waiting for Docker on a machine that boots, on a clock of the test's own."""
+"""Wait for Docker on a booting machine, with a simulated clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ Answer = tuple[int, str] | ConnectError
 
 @dataclass
 class Machine:
-    """A machine whose Docker answers differently from some second on. Time passes only in pauses."""
+    """A machine whose Docker answers depend on the time, which passes only in pauses."""
 
     answers: Sequence[tuple[float, Answer]]
     boots: float = 0.0
     now: float = 1000.0
     logins: int = 0
-    told: list[tuple[str, ...]] = field(default_factory=list)
+    reports: list[tuple[str, ...]] = field(default_factory=list)
 
     def wait(self, *, simulated: bool = False) -> TargetCheck:
         return wait_for_docker(
@@ -61,36 +61,40 @@ class Machine:
         pass
 
     def begin(self, step: str, doing: str) -> None:
-        self.told.append(("begin", step, doing))
+        self.reports.append(("begin", step, doing))
 
     def end(self, step: str, outcome: str) -> None:
-        self.told.append(("end", step, outcome))
+        self.reports.append(("end", step, outcome))
 
     def fail(self, step: str, reason: str) -> None:
-        self.told.append(("fail", step, reason))
+        self.reports.append(("fail", step, reason))
+
+    def amount(self, step: str, done: int, total: int | None) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
-def test_docker_that_works_is_asked_once() -> None:
+def test_working_docker_is_checked_once() -> None:
     machine = Machine([(0, WORKS)])
     assert machine.wait().passed
     assert machine.logins == 1
-    assert machine.told[-1] == ("end", "docker my-dsvm", "Docker Engine 27.5.1")
+    assert machine.reports[-1] == ("end", "docker my-dsvm", "Docker Engine 27.5.1")
 
 
 @pytest.mark.parametrize("before", [DENIED, STOPPED, MISSING, Unreachable("no answer")])
-def test_a_machine_that_boots_is_waited_for_with_a_new_login_each_time(before: Answer) -> None:
+def test_each_check_of_a_booting_machine_logs_in_again(before: Answer) -> None:
     machine = Machine([(0, before), (100, WORKS)], boots=101)
     assert machine.wait().passed
     assert machine.logins > 10
 
 
-def test_a_user_added_while_the_connection_was_open_is_seen_by_the_next_login() -> None:
+def test_new_membership_in_the_docker_group_is_seen_by_the_next_login() -> None:
     machine = Machine([(0, DENIED), (0.1, WORKS)])
     assert machine.wait().passed
     assert machine.logins == 2
 
 
-def test_denied_after_the_boot_fails_with_the_command_that_helps() -> None:
+def test_denied_docker_after_the_boot_fails_with_the_usermod_command() -> None:
     machine = Machine([(0, DENIED)], boots=20)
     with pytest.raises(NotReady) as caught:
         machine.wait()
@@ -98,10 +102,10 @@ def test_denied_after_the_boot_fails_with_the_command_that_helps() -> None:
     assert "`sudo usermod -aG docker azureuser`" in str(caught.value.help)
     assert "gpuinfra ssh my-dsvm" in str(caught.value.help)
     assert 20 <= machine.now - 1000 < 30
-    assert machine.told[-1][0] == "fail"
+    assert machine.reports[-1][0] == "fail"
 
 
-def test_an_engine_that_starts_a_little_after_the_boot_is_waited_for() -> None:
+def test_engine_may_start_shortly_after_the_boot() -> None:
     assert Machine([(0, STOPPED), (ENGINE_SECONDS - 5, WORKS)]).wait().passed
     machine = Machine([(0, STOPPED)])
     with pytest.raises(NotReady, match="Cannot connect to the Docker daemon"):
@@ -109,29 +113,29 @@ def test_an_engine_that_starts_a_little_after_the_boot_is_waited_for() -> None:
     assert machine.now - 1000 < ENGINE_SECONDS + 5
 
 
-def test_a_machine_that_boots_for_ever_is_given_up() -> None:
+def test_wait_for_a_boot_without_end_times_out() -> None:
     machine = Machine([(0, DENIED)], boots=10_000)
     with pytest.raises(NotReady):
         machine.wait()
     assert 300 <= machine.now - 1000 < 310
 
 
-def test_a_machine_that_is_lost_meanwhile_is_a_matter_of_ssh() -> None:
+def test_lost_connection_fails_at_the_ssh_stage() -> None:
     with pytest.raises(NotReady) as caught:
         Machine([(0, Unreachable("no answer"))]).wait()
     assert caught.value.stage == SSH
 
 
 @pytest.mark.parametrize("answer", [STOPPED, MISSING])
-def test_a_simulated_machine_is_ready_without_an_engine(answer: Answer) -> None:
+def test_simulated_machine_without_an_engine_fails_the_check_at_once(answer: Answer) -> None:
     machine = Machine([(0, answer)])
     assert not machine.wait(simulated=True).passed
     assert machine.now == 1000
-    outcome, _, reason = machine.told[-1]
+    outcome, _, reason = machine.reports[-1]
     assert outcome == "fail"
     assert "no Docker Engine on this computer" in reason
 
 
-def test_a_simulated_machine_that_denies_docker_is_not_ready() -> None:
+def test_simulated_machine_that_denies_docker_is_not_ready() -> None:
     with pytest.raises(NotReady):
         Machine([(0, DENIED)]).wait(simulated=True)

@@ -1,4 +1,4 @@
-"""Nothing of paramiko's leaves its adapter."""
+"""No exception of paramiko leaves its adapter."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ from paramiko import ssh_exception
 from paramiko.pkey import UnknownKeyType
 
 from gpuinfra.runner import errors
-from gpuinfra.runner.connection.handshake import told
+from gpuinfra.runner.connection.handshake import to_connect_error
 from gpuinfra.runner.errors import Broken, LoginRefused, Unreachable
 
 FOREIGN = [kind for _, kind in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(kind, Exception)]
@@ -25,11 +25,11 @@ ARGUMENTS: dict[type[Exception], tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("kind", [*FOREIGN, UnknownKeyType, EOFError, OSError, ValueError, TypeError])
-def test_every_foreign_exception_has_a_meaning(kind: type[Exception]) -> None:
+def test_every_exception_of_paramiko_becomes_a_connect_error(kind: type[Exception]) -> None:
     error = kind(*ARGUMENTS.get(kind, ("x",)))
     expected = LoginRefused if isinstance(error, paramiko.AuthenticationException) else Unreachable
-    assert type(told(error, "x")) is expected
-    assert type(told(error, "x", is_open=True)) is Broken
+    assert type(to_connect_error(error, "x")) is expected
+    assert type(to_connect_error(error, "x", is_open=True)) is Broken
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_every_foreign_exception_has_a_meaning(kind: type[Exception]) -> None:
         (paramiko.SSHException("words"), "x: words"),
     ],
 )
-def test_the_reason_is_always_told(error: Exception, text: str) -> None:
-    assert str(told(error, "x")) == text
+def test_connect_error_has_a_reason_for_every_exception(error: Exception, text: str) -> None:
+    assert str(to_connect_error(error, "x")) == text
 
 
-def test_the_tree_at_the_top_of_the_file_is_the_tree() -> None:
+def test_docstring_draws_the_class_hierarchy_of_the_errors() -> None:
     drawn = set(re.findall(r"^[│├└─ ]*([A-Z]\w+)  ", errors.__doc__ or "", re.MULTILINE)) | {"ConnectError"}
     kinds = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
     assert kinds == drawn

@@ -1,4 +1,4 @@
-"""A connection that is lost, and made anew."""
+"""Lost connections are opened again, for as long as the retry policy allows."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ import pytest
 
 from gpuinfra.models.target import Target
 from gpuinfra.runner import link as module
-from gpuinfra.runner.background import begin
+from gpuinfra.runner.background import in_thread
 from gpuinfra.runner.connection.port import Completed, Process
 from gpuinfra.runner.errors import (
     Broken,
@@ -19,16 +19,16 @@ from gpuinfra.runner.errors import (
     TimedOut,
     Unreachable,
 )
-from gpuinfra.runner.link import Link, RetryPolicy, is_passing
+from gpuinfra.runner.link import Link, RetryPolicy, is_transient
 
 TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")
 
 
 class Wire:
-    """A connection that can be cut."""
+    """A connection that tests can break."""
 
     where = "203.0.113.7:22"
-    heard_at = 0.0
+    last_received_at = 0.0
 
     def __init__(self) -> None:
         self.is_open = True
@@ -79,14 +79,14 @@ def link(wires: list[Wire]) -> Link:
     return Link(TARGET, opener)
 
 
-def test_one_connection_is_used_for_everything(link: Link, wires: list[Wire]) -> None:
+def test_link_opens_one_connection(link: Link, wires: list[Wire]) -> None:
     assert link.connection is link.connection
     assert link.remote.connection is link.connection
     assert link.remote is link.remote
     assert len(wires) == 1
 
 
-def test_a_lost_connection_is_replaced_with_all_that_was_on_it(link: Link, wires: list[Wire]) -> None:
+def test_lost_connection_is_replaced_with_its_remote_client(link: Link, wires: list[Wire]) -> None:
     before = link.remote
     wires[0].is_open = False
     assert link.remote is not before
@@ -94,17 +94,17 @@ def test_a_lost_connection_is_replaced_with_all_that_was_on_it(link: Link, wires
     assert wires[0].closed == 1
 
 
-def test_what_broke_on_a_connection_that_is_fine_leaves_it(link: Link, wires: list[Wire]) -> None:
+def test_working_connection_is_dropped_only_after_a_timeout(link: Link, wires: list[Wire]) -> None:
     _ = link.connection
-    link.lost(Broken("one of many"))
+    link.handle_loss(Broken("one of many"))
     assert link.connection is wires[0]
-    link.lost(TimedOut("silent"))
+    link.handle_loss(TimedOut("silent"))
     assert link.connection is not wires[0]
 
 
-def test_attempts_are_made_until_one_succeeds(link: Link, wires: list[Wire], clock: Clock) -> None:
+def test_retry_repeats_until_an_attempt_succeeds(link: Link, wires: list[Wire], clock: Clock) -> None:
     errors: list[Exception] = [Unreachable("a"), Broken("b"), TimedOut("c")]
-    told: list[Exception] = []
+    losses: list[Exception] = []
 
     def attempt() -> str:
         _ = link.connection
@@ -112,21 +112,21 @@ def test_attempts_are_made_until_one_succeeds(link: Link, wires: list[Wire], clo
             raise errors.pop(0)
         return "done"
 
-    assert link.retry(attempt, RetryPolicy(60, told.append)) == "done"
-    assert len(told) == 1
+    assert link.retry(attempt, RetryPolicy(60, losses.append)) == "done"
+    assert len(losses) == 1
     assert clock.pauses == sorted(clock.pauses)
 
 
-def test_patience_ends(link: Link, clock: Clock) -> None:
+def test_retry_raises_the_error_after_its_time(link: Link, clock: Clock) -> None:
     def attempt() -> None:
-        raise Unreachable("nobody")
+        raise Unreachable("no answer")
 
     with pytest.raises(Unreachable):
         link.retry(attempt, RetryPolicy(60))
     assert 50 < sum(clock.pauses) <= 60
 
 
-def test_a_success_begins_it_anew(clock: Clock) -> None:
+def test_reset_restarts_the_retry_time(clock: Clock) -> None:
     policy = RetryPolicy(10)
     policy.wait(Broken("first"))
     clock.now += 1000
@@ -137,7 +137,7 @@ def test_a_success_begins_it_anew(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "engine_too", "passing"),
+    ("error", "retry_engine", "is_retried"),
     [
         (Broken("x"), False, True),
         (Unreachable("x"), False, True),
@@ -150,38 +150,40 @@ def test_a_success_begins_it_anew(clock: Clock) -> None:
         (JobError("x", code="no-image"), True, False),
     ],
 )
-def test_what_another_try_may_mend(error: Exception, engine_too: bool, passing: bool, clock: Clock) -> None:
-    assert is_passing(error, engine_too=engine_too) is passing
-    if not passing:
+def test_only_transient_errors_are_retried(
+    error: Exception, retry_engine: bool, is_retried: bool, clock: Clock
+) -> None:
+    assert is_transient(error, retry_engine=retry_engine) is is_retried
+    if not is_retried:
         with pytest.raises(type(error)):
-            RetryPolicy(60, engine_too=engine_too).wait(error)
+            RetryPolicy(60, retry_engine=retry_engine).wait(error)
         assert clock.pauses == []
 
 
 # A machine that is off
 
 
-def test_after_a_while_somebody_is_asked_whether_it_is_off(link: Link, clock: Clock) -> None:
-    asked: list[float] = []
+def test_retry_checks_the_power_state_every_twenty_seconds(link: Link, clock: Clock) -> None:
+    checked_at: list[float] = []
 
     def power() -> str | None:
-        asked.append(clock.now)
-        return "my-dsvm is deallocated" if len(asked) == 3 else None
+        checked_at.append(clock.now)
+        return "my-dsvm is deallocated" if len(checked_at) == 3 else None
 
     def attempt() -> None:
         _ = link.connection
-        raise Unreachable("nobody")
+        raise Unreachable("no answer")
 
     link.power, began = power, clock.now
     with pytest.raises(SwitchedOff, match="my-dsvm is deallocated"):
         link.retry(attempt, link.retry_policy(600))
-    waits = [after - before for before, after in zip([began, *asked], asked, strict=False)]
+    waits = [after - before for before, after in zip([began, *checked_at], checked_at, strict=False)]
     assert len(waits) == 3
-    assert all(19.9 < wait <= 20.1 + module.LONGEST_PAUSE for wait in waits)
+    assert all(19.9 < wait <= 20.1 + module.MAX_PAUSE for wait in waits)
     assert link.is_off
 
 
-def test_that_somebody_gets_no_answer_does_not_make_it_on_again(link: Link) -> None:
+def test_machine_stays_off_if_a_later_power_check_has_no_answer(link: Link) -> None:
     answers = ["my-dsvm is deallocated", None]
     link.power = lambda: answers.pop(0)
     for _ in range(2):
@@ -190,7 +192,7 @@ def test_that_somebody_gets_no_answer_does_not_make_it_on_again(link: Link) -> N
     assert link.is_off
 
 
-def test_nobody_calls_a_machine_that_is_off(link: Link, wires: list[Wire]) -> None:
+def test_link_to_a_machine_that_is_off_opens_no_connection(link: Link, wires: list[Wire]) -> None:
     _ = link.connection
     link.power = lambda: "my-dsvm is gone"
     with pytest.raises(SwitchedOff):
@@ -198,15 +200,15 @@ def test_nobody_calls_a_machine_that_is_off(link: Link, wires: list[Wire]) -> No
     assert wires[0].closed
     with pytest.raises(SwitchedOff, match="my-dsvm is gone"):
         _ = link.remote
-    assert (link.open_far, len(wires)) == (None, 1)
+    assert (link.remote_if_open, len(wires)) == (None, 1)
 
 
 @pytest.mark.parametrize("power", [None, lambda: None])
-def test_a_machine_of_which_nobody_knows_is_tried_for_as_long_as_ever(
+def test_machine_of_unknown_power_state_is_retried_for_the_whole_time(
     link: Link, clock: Clock, power: Callable[[], str | None] | None
 ) -> None:
     def attempt() -> None:
-        raise Unreachable("nobody")
+        raise Unreachable("no answer")
 
     link.power = power
     with pytest.raises(Unreachable):
@@ -214,50 +216,50 @@ def test_a_machine_of_which_nobody_knows_is_tried_for_as_long_as_ever(
     assert sum(clock.pauses) > 590
 
 
-def test_an_open_connection_is_used_and_none_is_made(link: Link, wires: list[Wire]) -> None:
-    assert (link.open_far, wires) == (None, [])
+def test_remote_if_open_uses_only_an_open_connection(link: Link, wires: list[Wire]) -> None:
+    assert (link.remote_if_open, wires) == (None, [])
     remote = link.remote
-    assert link.open_far is remote
+    assert link.remote_if_open is remote
     wires[0].close()
-    again = link.open_far
+    again = link.remote_if_open
     assert again is None
 
 
 # A machine whose port is closed
 
 
-def closed() -> None:
+def raise_port_closed() -> None:
     raise PortClosed("connection refused")
 
 
-def test_a_closed_port_of_a_machine_that_never_answered_is_given_up_soon(link: Link, clock: Clock) -> None:
+def test_closed_port_of_a_machine_that_never_answered_fails_soon(link: Link, clock: Clock) -> None:
     with pytest.raises(PortClosed):
-        link.retry(closed, link.retry_policy(600))
+        link.retry(raise_port_closed, link.retry_policy(600))
     assert 1 < sum(clock.pauses) <= module.CLOSED_SECONDS
 
 
-def test_a_closed_port_of_a_machine_that_answered_before_is_waited_for(link: Link, clock: Clock) -> None:
+def test_closed_port_of_a_machine_that_answered_before_is_retried(link: Link, clock: Clock) -> None:
     _ = link.connection
     with pytest.raises(PortClosed):
-        link.retry(closed, link.retry_policy(600))
+        link.retry(raise_port_closed, link.retry_policy(600))
     assert sum(clock.pauses) > 590
 
 
-def test_a_closed_port_of_a_machine_that_is_on_is_waited_for(link: Link, clock: Clock) -> None:
+def test_closed_port_of_a_machine_that_is_on_is_retried(link: Link, clock: Clock) -> None:
     link.power = lambda: None
     with pytest.raises(PortClosed):
-        link.retry(closed, link.retry_policy(600))
+        link.retry(raise_port_closed, link.retry_policy(600))
     assert sum(clock.pauses) > 590
 
 
-def test_a_closed_port_of_a_machine_that_is_off_is_not_waited_for(link: Link, clock: Clock) -> None:
+def test_closed_port_of_a_machine_that_is_off_fails_at_once(link: Link, clock: Clock) -> None:
     link.power = lambda: "my-dsvm is deallocated"
     with pytest.raises(SwitchedOff, match="my-dsvm is deallocated"):
-        link.retry(closed, link.retry_policy(600))
+        link.retry(raise_port_closed, link.retry_policy(600))
     assert clock.pauses == []
 
 
-def test_a_machine_that_was_silent_before_its_port_closed_is_waited_for(link: Link, clock: Clock) -> None:
+def test_closed_port_after_a_timeout_is_retried(link: Link, clock: Clock) -> None:
     errors: list[Exception] = [Unreachable("timed out"), *[PortClosed("refused")] * 12]
 
     def attempt() -> str:
@@ -269,8 +271,8 @@ def test_a_machine_that_was_silent_before_its_port_closed_is_waited_for(link: Li
     assert sum(clock.pauses) > module.CLOSED_SECONDS
 
 
-def test_drop_does_not_wait_for_a_connection_that_is_being_made() -> None:
-    """After Ctrl-C, a target that accepts connections and stays silent does not hold the program up."""
+def test_drop_does_not_wait_for_another_thread_that_connects() -> None:
+    """After Ctrl-C, a target that accepts connections but stays silent does not delay the program's end."""
     is_connecting, may_fail = threading.Event(), threading.Event()
 
     def connect() -> Wire:
@@ -279,10 +281,10 @@ def test_drop_does_not_wait_for_a_connection_that_is_being_made() -> None:
         raise Unreachable("no answer")
 
     link = Link(TARGET, connect)
-    connecting = begin(lambda: link.connection, "connecting")
+    connecting = in_thread(lambda: link.connection, "connecting")
     assert is_connecting.wait(20)
     try:
-        begin(link.drop, "drop").result(20)
+        in_thread(link.drop, "drop").result(20)
     finally:
         may_fail.set()
     with pytest.raises(Unreachable):

@@ -1,4 +1,4 @@
-"""A run while it happens, and what is remembered of it meanwhile."""
+"""The record of an active run, and what it saves to the history."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.run import Run, RunState
-from gpuinfra.runner.record import MOST_WARNINGS, Record
+from gpuinfra.runner.record import MAX_WARNINGS, Record
 from gpuinfra.store.history import History
 
 RUN = Run("r1", "lab", "remote", "lab", ("python", "a.py"), RunState.PREPARING, datetime(2026, 11, 16, tzinfo=UTC))
@@ -24,12 +24,12 @@ def record(history: History, tmp_path: Path) -> Record:
     return made
 
 
-def test_a_change_is_remembered_at_once(record: Record, history: History) -> None:
+def test_change_is_saved_at_once(record: Record, history: History) -> None:
     record.change(state=RunState.RUNNING)
     assert history.find("r1").state is RunState.RUNNING
 
 
-def test_a_note_is_remembered_with_the_next_change(record: Record, history: History) -> None:
+def test_note_is_saved_with_the_next_change(record: Record, history: History) -> None:
     record.note(exit_code=7)
     record.warn("look")
     record.warn("look")
@@ -40,7 +40,7 @@ def test_a_note_is_remembered_with_the_next_change(record: Record, history: Hist
     assert (found.exit_code, found.state, found.warnings) == (7, RunState.FAILED, ("look",))
 
 
-def test_what_others_changed_stays(record: Record, history: History) -> None:
+def test_changes_of_other_processes_are_kept(record: Record, history: History) -> None:
     history.update("r1", reason="cancelled")
     record.note(exit_code=143)
     assert record.refresh().reason == "cancelled"
@@ -49,7 +49,7 @@ def test_what_others_changed_stays(record: Record, history: History) -> None:
     assert history.find("r1").reason == "cancelled"
 
 
-def test_phases_are_timed_whatever_comes_of_them(record: Record, history: History) -> None:
+def test_failed_phases_are_timed(record: Record, history: History) -> None:
     with pytest.raises(ValueError, match="no"), record.phase("upload"):
         raise ValueError("no")
     record.note_time("job", 1.23456)
@@ -58,7 +58,7 @@ def test_phases_are_timed_whatever_comes_of_them(record: Record, history: Histor
     assert history.find("r1").timings["job"] == 1.235
 
 
-def test_a_run_that_is_not_tracked_is_remembered_nowhere(tmp_path: Path) -> None:
+def test_untracked_run_is_not_saved(tmp_path: Path) -> None:
     record = Record(RUN, tmp_path, None)
     record.begin()
     assert record.change(state=RunState.COMPLETED).state is RunState.COMPLETED
@@ -66,8 +66,8 @@ def test_a_run_that_is_not_tracked_is_remembered_nowhere(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_warnings_have_a_limit(record: Record) -> None:
-    for number in range(MOST_WARNINGS + 50):
+def test_number_of_warnings_is_limited(record: Record) -> None:
+    for number in range(MAX_WARNINGS + 50):
         record.warn(f"outputs/{number} was not fetched")
-    assert len(record.run.warnings) == MOST_WARNINGS + 1
-    assert record.run.warnings[-1] == f"more than {MOST_WARNINGS} warnings: the rest is left out"
+    assert len(record.run.warnings) == MAX_WARNINGS + 1
+    assert record.run.warnings[-1] == f"more than {MAX_WARNINGS} warnings: the others are not recorded"

@@ -1,4 +1,4 @@
-"""What `-c NAME` means, by a project's files alone."""
+"""Resolve the job of `-c NAME` from the files of a project."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -34,14 +34,14 @@ def refusal(project: Path, name: str) -> Problem:
     return caught.value
 
 
-def test_a_run_configuration_names_its_target(project: Path) -> None:
+def test_run_configuration_names_its_target(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE + "nvidiaDocker: true\n", quick__runconfig=RUNCONFIG)
     found = read_job(project, "quick")
     assert (found.configuration, found.target.name, found.target.address) == ("quick", "my_dsvm", "203.0.113.7")
     assert (found.gpu_need, found.base_image, found.in_container) == (GpuNeed.REQUIRED, "a/b:1", True)
 
 
-def test_without_nvidia_docker_a_container_gets_no_gpu(project: Path) -> None:
+def test_container_without_nvidia_docker_gets_no_gpu(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig=RUNCONFIG)
     assert read_job(project, "my_dsvm").gpu_need is GpuNeed.NO
 
@@ -50,12 +50,12 @@ def test_without_nvidia_docker_a_container_gets_no_gpu(project: Path) -> None:
     ("name", "type_", "gpu", "image"),
     [("local", "local", GpuNeed.IF_ANY, None), ("docker", "localdocker", GpuNeed.NO, DEFAULT_IMAGE)],
 )
-def test_this_computer_needs_no_file(project: Path, name: str, type_: str, gpu: GpuNeed, image: str | None) -> None:
+def test_local_targets_need_no_file(project: Path, name: str, type_: str, gpu: GpuNeed, image: str | None) -> None:
     found = read_job(project, name)
     assert (found.target.type, found.target.address, found.gpu_need, found.base_image) == (type_, "", gpu, image)
 
 
-def test_a_target_without_run_configuration_runs_python(project: Path) -> None:
+def test_target_without_run_configuration_runs_python(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE)
     found = read_job(project, "my_dsvm")
     assert replace(found, script="train.py", words=("--epochs", "3")).command(["python"]) == (
@@ -66,19 +66,19 @@ def test_a_target_without_run_configuration_runs_python(project: Path) -> None:
     )
 
 
-def test_the_script_goes_where_the_arguments_say(project: Path) -> None:
+def test_script_replaces_its_placeholder_in_the_arguments(project: Path) -> None:
     arguments = "Target: my_dsvm\nFramework: Python\nArgumentVector: [-m, cProfile, $file, --fast]\n"
     write(project, my_dsvm__compute=COMPUTE + "pythonLocation: /opt/py\n", my_dsvm__runconfig=arguments)
     found = replace(read_job(project, "my_dsvm"), script="train.py", words=("x",)).command(["python"])
     assert found == ("/opt/py", "-m", "cProfile", "train.py", "--fast", "x")
 
 
-def test_a_framework_that_is_not_said_is_pyspark(project: Path) -> None:
+def test_default_framework_is_pyspark(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig="Target: my_dsvm\n")
     assert replace(read_job(project, "my_dsvm"), script="a.py").command(["python"]) == ("spark-submit", "a.py")
 
 
-def test_the_later_generation_says_itself_whether_there_is_a_container(project: Path) -> None:
+def test_run_configuration_of_the_sdk_v1_decides_about_the_container(project: Path) -> None:
     later = (
         "script: train.py\ntarget: local\nenvironment:\n  docker:\n    enabled: true\n    baseImage: c/d:2\n"
         "    gpuSupport: true\n    shmSize: 2g\n    sharedVolumes: false\n"
@@ -89,26 +89,26 @@ def test_the_later_generation_says_itself_whether_there_is_a_container(project: 
     assert (found.script, found.shm_size, found.share) == ("train.py", 2 << 30, None)
 
 
-def test_volumes_that_are_not_shared_are_not_there(project: Path) -> None:
+def test_job_without_shared_volumes_has_no_shared_folder(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE + "sharedVolumes: false\n", my_dsvm__runconfig=RUNCONFIG)
     assert read_job(project, "my_dsvm").share is None
 
 
-def test_flags_of_the_run_configuration(project: Path) -> None:
+def test_flags_of_the_run_configuration_are_read(project: Path) -> None:
     text = RUNCONFIG + "PrepareEnvironment: false\nTrackedRun: false\nEnvironmentVariables: {A: '1'}\n"
     write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig=text)
     found = read_job(project, "my_dsvm")
     assert (found.prepares, found.tracked, found.environment) == (False, False, {"A": "1"})
 
 
-def test_a_misspelt_name_gets_the_nearest(project: Path) -> None:
+def test_misspelt_configuration_suggests_the_nearest_name(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig=RUNCONFIG)
     (found,) = refusal(project, "my_dvsm").diagnostics
     assert found.code is Code.NO_SUCH_CONFIGURATION
     assert "my_dsvm" in (found.help or "")
 
 
-def test_a_target_that_is_not_there_has_a_place(project: Path) -> None:
+def test_unknown_target_is_reported_with_its_line(project: Path) -> None:
     write(project, quick__runconfig=RUNCONFIG)
     (found,) = refusal(project, "quick").diagnostics
     assert found.code is Code.UNKNOWN_TARGET
@@ -126,7 +126,7 @@ def test_a_target_that_is_not_there_has_a_place(project: Path) -> None:
         ({"my_dsvm__compute": "type: remotedocker\n"}, Code.UNFIT_MACHINE),
     ],
 )
-def test_what_is_wrong_with_the_files_has_a_place(project: Path, files: dict[str, str], code: Code) -> None:
+def test_errors_in_files_are_reported_with_their_location(project: Path, files: dict[str, str], code: Code) -> None:
     write(project, **files)
     problem = refusal(project, "my_dsvm")
     assert problem.diagnostics[0].code is code
@@ -134,12 +134,12 @@ def test_what_is_wrong_with_the_files_has_a_place(project: Path, files: dict[str
     assert problem.exit_code == 2
 
 
-def test_files_of_other_targets_may_be_wrong(project: Path) -> None:
+def test_errors_in_files_of_other_targets_are_ignored(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig=RUNCONFIG, other__runconfig="Target: [\n")
     assert read_job(project, "my_dsvm").target.name == "my_dsvm"
 
 
-def test_whether_a_file_itself_says_anything_of_gpus(project: Path) -> None:
+def test_explicit_gpu_setting_is_detected(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig=RUNCONFIG)
     assert not read_job(project, "my_dsvm").says_gpu
     write(project, my_dsvm__compute=COMPUTE + "nvidiaDocker: false\n")
@@ -182,7 +182,7 @@ OPTIONS: list[dict[str, object]] = [
 def test_job_before_up_is_the_job_after_up(
     project: Path, compute: str | None, runconfig: str | None, options: dict[str, object]
 ) -> None:
-    """`run` decides on the job before it creates the machine; the files that `up` writes then mean the same job."""
+    """`run` resolves the job before it creates the machine. The files that `up` writes then describe the same job."""
     if compute:
         write(project, my_dsvm__compute=compute)
     if runconfig:

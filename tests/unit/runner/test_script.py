@@ -1,4 +1,4 @@
-"""Which file of the project a script is."""
+"""Find the script of a job in the project."""
 
 from pathlib import Path
 
@@ -28,23 +28,23 @@ def project(tmp_path: Path) -> Path:
         ("code/../train.py", ".", "train.py"),
     ],
 )
-def test_paths_begin_in_the_project_or_in_the_current_folder(
+def test_path_is_relative_to_the_project_or_the_current_folder(
     project: Path, given: str, here: str, expected: str
 ) -> None:
     assert script_path(project, given, project / here) == expected
 
 
-def test_an_absolute_path_in_the_project_is_one_of_it(project: Path) -> None:
+def test_absolute_path_in_the_project_becomes_relative(project: Path) -> None:
     assert script_path(project, str(project / "train.py"), Path("/")) == "train.py"
 
 
-def test_a_link_in_the_project_keeps_its_name(project: Path) -> None:
+def test_link_in_the_project_keeps_its_name(project: Path) -> None:
     (project / "link.py").symlink_to("train.py")
     assert script_path(project, "link.py", project) == "link.py"
 
 
 @pytest.mark.parametrize("given", ["../elsewhere.py", "link.py"])
-def test_what_is_not_in_the_project_is_refused(project: Path, given: str) -> None:
+def test_script_outside_of_the_project_is_refused(project: Path, given: str) -> None:
     (project / "link.py").symlink_to("../elsewhere.py")
     with pytest.raises(Problem) as caught:
         script_path(project, given, project)
@@ -52,7 +52,7 @@ def test_what_is_not_in_the_project_is_refused(project: Path, given: str) -> Non
 
 
 @pytest.mark.parametrize("given", ["trian.py", "", "code", "a\0b", "x" * 5000])
-def test_what_is_no_file_is_told(project: Path, given: str) -> None:
+def test_missing_script_is_reported(project: Path, given: str) -> None:
     with pytest.raises(Problem) as caught:
         script_path(project, given, project)
     (found,) = caught.value.diagnostics

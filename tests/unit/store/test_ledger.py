@@ -13,7 +13,7 @@ from gpuinfra.models.plan import Price
 from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.costing.ledger_entries import power_on_entry
+from gpuinfra.provision.costing.recording import power_on_entry
 from gpuinfra.store.database import FILE
 from gpuinfra.store.ledger import Ledger
 from tests.unit.provision_help import GROUP, NAME, NOW, SMALL, SUBSCRIPTION, made, spec

@@ -15,7 +15,7 @@ from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.network import vm_nics as network
-from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import SERVICES
 from gpuinfra.sandbox.web.authority import make_identities
 from tests.integration.sandbox.servers import Sandbox
 
@@ -739,7 +739,7 @@ JUNK: list[Any] = [
 @pytest.fixture
 def offline(tmp_path: Path) -> Iterator[Cloud]:
     """The cloud without its server: a thousand requests take a moment."""
-    cloud = Cloud(tmp_path, ROUTES, EFFECTS)
+    cloud = Cloud(tmp_path, SERVICES)
     make_identities(cloud.store)
     assert put_offline(cloud, f"/subscriptions/{cloud.subscription}/resourceGroups/junk", {"location": REGION}) == 201
     yield cloud

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.sandbox.services.network import vm_nics as network
-from tests.integration.sandbox.recordings import Recording, recordings
+from tests.integration.sandbox.recordings import Exchange, recordings
 from tests.integration.sandbox.servers import Sandbox
 from tests.integration.sandbox.services.test_network import Group
 
@@ -106,7 +106,7 @@ def test_every_network_kind_has_recordings() -> None:
 
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_network_answers_match_recordings(
-    sandbox: Sandbox, recording: Recording, request: pytest.FixtureRequest
+    sandbox: Sandbox, recording: Exchange, request: pytest.FixtureRequest
 ) -> None:
     name = re.sub(r"[^a-z0-9]", "", request.node.callspec.id)
     group = Group(sandbox, f"{name[:3]}{name[3:][-45:]}")

@@ -106,7 +106,7 @@ def test_read_only_does_not_affect_internal_requests(sandbox: Sandbox) -> None:
     group = place.id("m").partition("/providers/")[0]
     assert sandbox.http("DELETE", f"{group}?{API}")[0] == 202
     place.fault("read-only")
-    sandbox.control("POST", "evict", {"machine": "spot"})
+    sandbox.control("POST", "faults", {"name": "evict", "resource": "spot"})
     # The deletion started before the fault; most of it is still to do.
     assert "virtualMachines/m" in place.left()
     for _ in range(10):

@@ -8,6 +8,7 @@ import pytest
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
+from gpuinfra.sandbox.catalogue.catalogue import Gpu
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.compute.virtual_machines import guest_facts
@@ -85,7 +86,7 @@ def test_guest_facts_have_all_that_the_guest_host_needs(place: Place) -> None:
     assert facts["customData"] == secret
     addresses = list(place.sandbox.network.public_ip_addresses.list(place.group))
     assert facts["publicAddress"] == addresses[0].ip_address is not None
-    assert facts["gpu"] == {"model": "T4", "name": "Tesla T4", "count": 1, "memory_mib": 15360}
+    assert facts["gpu"] == Gpu("T4", "Tesla T4", 1, 15360)
 
 
 def test_update_answer_has_state_updating(place: Place) -> None:

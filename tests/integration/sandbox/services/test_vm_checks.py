@@ -13,7 +13,7 @@ from gpuinfra.sandbox.kernel.call import Answer
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.internal_calls import call_inside
-from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import SERVICES
 from gpuinfra.sandbox.web.authority import make_identities
 from tests.integration.sandbox.machine_help import (
     A100,
@@ -123,7 +123,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("plan", {"name": "a", "publisher": "b", "product": "c"}, "VMMarketplaceInvalidInput"),
     ("tags", {"x": "y" * 257}, "InvalidTagValue"),
     ("identity", {"type": "Passport"}, "InvalidParameter"),
-    ("identity", {"type": "UserAssigned", "userAssignedIdentities": {"/nobody": {}}}, "FailedIdentityOperation"),
+    ("identity", {"type": "UserAssigned", "userAssignedIdentities": {"/missing": {}}}, "FailedIdentityOperation"),
     ("properties.availabilitySet", {"id": "x"}, "NotInSandbox"),
 ]
 
@@ -249,7 +249,7 @@ def test_spot_settings_are_validated(place: Place) -> None:
 
 
 def test_no_body_breaks_the_server(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, ROUTES, EFFECTS)
+    cloud = Cloud(tmp_path, SERVICES)
     make_identities(cloud.store)
     base = f"/subscriptions/{cloud.subscription}/resourceGroups/demo"
     subnet = {"name": "inner", "properties": {"addressPrefix": "10.0.0.0/20"}}

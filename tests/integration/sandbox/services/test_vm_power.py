@@ -11,7 +11,7 @@ from azure.core.exceptions import HttpResponseError
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.internal_calls import call_inside
 from gpuinfra.sandbox.services.compute.run_command import command_result
-from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import SERVICES
 from gpuinfra.sandbox.web.authority import make_identities
 from tests.integration.sandbox.machine_help import (
     Place,
@@ -256,7 +256,7 @@ class Inner:
     """A cloud without a guest host, so that tests see the orders."""
 
     def __init__(self, folder: Path) -> None:
-        self.cloud = Cloud(folder, ROUTES, EFFECTS)
+        self.cloud = Cloud(folder, SERVICES)
         make_identities(self.cloud.store)
         self.group = f"/subscriptions/{self.cloud.subscription}/resourceGroups/demo"
         self.machine = f"{self.group}/providers/Microsoft.Compute/virtualMachines/m"

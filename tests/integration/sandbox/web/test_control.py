@@ -109,9 +109,9 @@ def test_log_has_requests_for_a_vm(sandbox: Sandbox, client: Client) -> None:
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "9" * 30, "%C2%B2"])
-@pytest.mark.parametrize(("path", "what"), [("log", "a request"), ("operations", "an operation")])
-def test_logs_can_start_after_a_number(asker: Client, path: str, what: str, after: str) -> None:
-    with pytest.raises(RefusedError, match=f"number of {what}"):
+@pytest.mark.parametrize("path", ["log", "operations"])
+def test_logs_can_start_after_a_number(asker: Client, path: str, after: str) -> None:
+    with pytest.raises(RefusedError, match="after must be the number of an entry"):
         asker.get(f"{path}?after={after}")
 
 
@@ -212,7 +212,7 @@ def test_profile_is_instant_or_realistic(sandbox: Sandbox, client: Client) -> No
     assert client.post("profile", {"profile": "realistic"}) == {"profile": "realistic"}
     for wrong in ("fast", None, 3, ["instant"]):
         assert "it can be: instant, realistic" in refusal(client, "profile", {"profile": wrong})
-    assert client.get("profile") == {"profile": "realistic"}
+    assert client.get("status")["profile"] == "realistic"
 
 
 def test_quota_limit_is_stored_and_listed(sandbox: Sandbox, client: Client) -> None:
@@ -260,10 +260,10 @@ def test_faults_are_listed_and_cleared(client: Client) -> None:
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ({}, "there are: SkuNotAvailable"),
-        ({"name": "conflict"}, "there are: SkuNotAvailable"),
-        ({"name": ["Conflict"]}, "there are: SkuNotAvailable"),
-        ({"name": "Conflict", "when": "now"}, "no field 'when'; there are: name, method"),
+        ({}, "it can be: SkuNotAvailable"),
+        ({"name": "conflict"}, "it can be: SkuNotAvailable"),
+        ({"name": ["Conflict"]}, "it can be: SkuNotAvailable"),
+        ({"name": "Conflict", "when": "now"}, "no such field: 'when'; there are: name, method"),
         ({"name": "Conflict", "method": "FETCH"}, "it can be: GET, HEAD"),
         ({"name": "Conflict", "method": 5}, "it can be: GET, HEAD"),
         ({"name": "Conflict", "type": ""}, "type must be a text"),
@@ -276,7 +276,7 @@ def test_faults_are_listed_and_cleared(client: Client) -> None:
         ({"name": "Conflict", "retryAfter": "soon"}, "retryAfter must be a whole number"),
         ({"name": "Conflict", "operation": 1}, "operation must be true or false"),
         ({"name": "Conflict", "seconds": 5}, "seconds goes with slow"),
-        ({"name": "slow", "seconds": 0}, "seconds must be a number"),
+        ({"name": "slow", "seconds": 0}, "seconds must be more than 0"),
         ({"name": "slow", "seconds": 1e9}, "at most 86400"),
         ({"name": "slow", "message": "x"}, "message goes with an error"),
         ({"name": "drop-after", "operation": True}, "operation goes with"),
@@ -288,7 +288,7 @@ def test_faults_are_listed_and_cleared(client: Client) -> None:
         ({"name": "read-only", "skip": 1}, "skip goes with a fault of requests or operations"),
         ({"name": "hold-after", "seconds": 5}, "seconds goes with slow"),
         ({"name": "hold-after", "operation": True}, "operation goes with"),
-        ({"name": "Conflict", "held": True}, "no field 'held'"),
+        ({"name": "Conflict", "held": True}, "no such field: 'held'"),
         ({"name": "read-only", "resource": "m"}, "resource does not go with read-only"),
         ({"name": "read-only", "type": "disks"}, "type does not go with read-only"),
     ],
@@ -306,7 +306,6 @@ def test_every_fault_can_be_armed(client: Client) -> None:
 
 
 def test_eviction_requires_an_existing_vm(asker: Client) -> None:
-    assert "no machine is called 'ghost'" in refusal(asker, "evict", {"machine": "ghost"})
     assert "no machine is called 'ghost'" in refusal(asker, "faults", {"name": "evict", "resource": "ghost"})
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.provision.login import agent_archive
+from gpuinfra.provision.login import cloud_init as agent_archive
 
 
 def modules() -> dict[str, str]:

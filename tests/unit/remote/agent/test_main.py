@@ -112,7 +112,7 @@ def test_full_disk_does_not_prevent_the_deallocation(world: World, monkeypatch: 
     def full(path: str, value: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(main, "write_whole", full)
+    monkeypatch.setattr(main, "write_json", full)
     world.agent.tick()
     world.now += 3600.0
     world.agent.tick()

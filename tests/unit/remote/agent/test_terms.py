@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.provision import terms as provision_terms
+from gpuinfra.provision.lifecycle import terms as provision_terms
 from gpuinfra.remote.agent.terms import Terms, read_config, read_moment, read_terms, stamp
 from tests.unit.remote.agent.world import HOUR, MINUTE
 
@@ -38,7 +38,7 @@ def test_terms_in_a_tag_are_read(tag: str, terms: Terms) -> None:
 
 def test_terms_written_by_provision_are_read_by_the_agent() -> None:
     written = provision_terms.Terms(timedelta(days=1, minutes=5), timedelta(minutes=20), timedelta(hours=9, minutes=30))
-    assert read_terms(provision_terms.to_tag(written), Terms()) == Terms(86700.0, 1200.0, 34200.0)
+    assert read_terms(provision_terms.terms_to_tag(written), Terms()) == Terms(86700.0, 1200.0, 34200.0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What OpenSSH is told."""
+"""The command lines and files for OpenSSH."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ KNOWN = Path("/home/me/.gpuinfra/ssh/known_hosts")
 HOME = Path("/home/me")
 
 
-def test_a_host_key_is_what_ssh_keygen_says_it_is() -> None:
+def test_host_key_has_the_fingerprint_of_ssh_keygen() -> None:
     key = HostKey.parse(f"  {KEY} root@my-dsvm\n")
     assert key.fingerprint == FINGERPRINT
     assert str(key) == KEY
@@ -43,12 +43,12 @@ def test_a_host_key_is_what_ssh_keygen_says_it_is() -> None:
         KEY.replace(" ", "\n"),
     ],
 )
-def test_all_else_is_no_host_key(text: str) -> None:
+def test_invalid_host_key_is_refused(text: str) -> None:
     with pytest.raises(HostKeyInvalid):
         HostKey.parse(text)
 
 
-def test_a_login() -> None:
+def test_login_command_uses_the_identity_and_host_key() -> None:
     assert command(TARGET, KNOWN, []) == [
         *("ssh", "-o", "IdentityFile=/home/me/.ssh/id_ed25519", "-o", "IdentitiesOnly=yes"),
         *("-o", "HostKeyAlias=gpuinfra-my-dsvm", "-o", "HostKeyAlgorithms=ssh-ed25519"),
@@ -57,7 +57,7 @@ def test_a_login() -> None:
     ]
 
 
-def test_a_command_without_an_identity_at_another_port() -> None:
+def test_command_without_identity_at_another_port() -> None:
     line = command(replace(TARGET, identity=None, port=2222), KNOWN, ["ls", "-la"])
     assert not [word for word in line if word.startswith("Identit")]
     assert line[-6:] == ["-p", "2222", "--", "azureuser@203.0.113.7", "ls", "-la"]
@@ -76,21 +76,21 @@ def test_a_command_without_an_identity_at_another_port() -> None:
         ("/a\\b", '"/a\\\\b"'),
     ],
 )
-def test_odd_paths_are_quoted(path: str, quoted: str) -> None:
+def test_paths_with_special_characters_are_quoted(path: str, quoted: str) -> None:
     line = command(replace(TARGET, identity=path), Path(path), [])
     assert f"IdentityFile={quoted}" in line
     assert f"UserKnownHostsFile={quoted}" in line
     assert f"    IdentityFile {quoted}\n" in config_block(replace(TARGET, identity=path), KNOWN)
 
 
-def test_a_block_that_needs_no_other_file() -> None:
+def test_standalone_block_contains_the_host_key() -> None:
     block = standalone_block(TARGET)
     assert f"# {known_hosts_line(TARGET)}\n{config_block(TARGET, Path('/dev/null'))}" in block
     assert block.endswith(f"    KnownHostsCommand /bin/echo gpuinfra-my-dsvm {KEY}\n")
     assert "gpuinfra/ssh" not in block
 
 
-def test_a_block_for_the_configuration() -> None:
+def test_configuration_block_has_all_settings() -> None:
     assert config_block(TARGET, KNOWN) == (
         "Host my-dsvm\n"
         "    HostName 203.0.113.7\n"
@@ -105,7 +105,7 @@ def test_a_block_for_the_configuration() -> None:
     )
 
 
-def test_a_known_host_has_one_line_and_others_keep_theirs() -> None:
+def test_known_host_has_one_line_and_other_lines_are_kept() -> None:
     assert known_hosts_line(replace(TARGET, machine="My-DSVM")) == f"gpuinfra-my-dsvm {KEY}"
     other = "gpuinfra-my-dsvm-2 ssh-ed25519 AAAA\n# a note\n"
     text = with_known_host(f"gpuinfra-my-dsvm ssh-rsa old\n{other}", TARGET)
@@ -117,7 +117,7 @@ def keys(text: str, target: Target = TARGET) -> list[HostKey]:
     return [known.key for known in known_keys(text, target)]
 
 
-def test_key_of_a_machine_that_is_being_created_counts_beside_the_old_one_until_it_is_there() -> None:
+def test_pending_key_and_old_key_both_count_until_the_machine_is_created() -> None:
     old, new = HostKey.parse(OTHER_KEY), HostKey.parse(KEY)
     before = with_known_host("", replace(TARGET, host_key=OTHER_KEY), "up:s/one")
     during = with_known_host(before, TARGET, "up:s/one#1a2b")
@@ -139,7 +139,7 @@ def test_recorded_key_is_replaced_only_by_the_source_that_recorded_it() -> None:
     assert keys(again) == [HostKey.parse(OTHER_KEY)]
 
 
-def test_recorded_keys_count_more_than_keys_that_ssh_met() -> None:
+def test_keys_of_up_and_attach_replace_keys_of_ssh() -> None:
     own = with_known_host("", TARGET, "up:s/one")
     target_name = replace(TARGET, machine="my_dsvm", host_key=OTHER_KEY)
     text = with_known_host(own, target_name)
@@ -147,7 +147,7 @@ def test_recorded_keys_count_more_than_keys_that_ssh_met() -> None:
     assert known_keys(text, replace(TARGET, simulated=True)) == []
 
 
-def test_machine_is_own_by_its_key_under_any_name() -> None:
+def test_own_machine_is_recognised_by_its_key_under_any_name() -> None:
     own = with_known_host("", TARGET, "attach:203.0.113.7")
     assert is_own_key(own, replace(TARGET, machine="other"))
     assert not is_own_key(own, replace(TARGET, host_key=OTHER_KEY))
@@ -155,7 +155,7 @@ def test_machine_is_own_by_its_key_under_any_name() -> None:
     assert not is_own_key(with_known_host("", TARGET), TARGET)
 
 
-def test_a_block_replaces_the_machines_own_and_no_other() -> None:
+def test_new_block_replaces_only_the_block_of_the_machine() -> None:
     two = with_config_block(with_config_block("", TARGET, KNOWN), replace(TARGET, machine="my-dsvm-2"), KNOWN)
     assert two == f"{config_block(TARGET, KNOWN)}\n{config_block(replace(TARGET, machine='my-dsvm-2'), KNOWN)}"
     moved = replace(TARGET, address="203.0.113.9")
@@ -180,11 +180,11 @@ def test_a_block_replaces_the_machines_own_and_no_other() -> None:
         ("Match all\nInclude ~/.gpuinfra/ssh/config\n", False),
     ],
 )
-def test_whether_a_configuration_includes_ours_for_every_host(text: str, included: bool) -> None:
+def test_include_for_all_hosts_is_detected(text: str, included: bool) -> None:
     assert includes(text, HOME / ".gpuinfra/ssh/config", HOME) is included
 
 
-def test_the_private_key_is_the_public_one_without_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_key_has_the_path_without_pub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert identity_of("~/.ssh/key.pub") is None
     (tmp_path / ".ssh").mkdir()
@@ -193,5 +193,5 @@ def test_the_private_key_is_the_public_one_without_its_ending(tmp_path: Path, mo
     assert identity_of(str(tmp_path / ".ssh/key.pub")) == str(tmp_path / ".ssh" / "key")
     assert identity_of(".ssh/key.pub", tmp_path) == str(tmp_path / ".ssh" / "key")
     assert identity_of(".ssh.pub", tmp_path) is None
-    assert identity_of("~nobody-of-this-name/key.pub") is None
+    assert identity_of("~unknown-user/key.pub") is None
     assert identity_of(KEY) is None

@@ -1,4 +1,4 @@
-"""Passwords go into the system's keyring or nowhere. The keyring here is the test's own."""
+"""Passwords are stored only in the system's keyring, here a fake one."""
 
 import builtins
 import sys
@@ -23,7 +23,7 @@ TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", KEY)
 
 
 class Memory(KeyringBackend):
-    """Keeps what it is given."""
+    """Stores passwords in memory."""
 
     priority = 5
 
@@ -43,7 +43,7 @@ class Memory(KeyringBackend):
 
 
 class PlainFile(Memory):
-    """As the library ranks a keyring that writes a plain file."""
+    """Has the priority that the library gives to keyrings in plain files."""
 
     priority = 0.5  # type: ignore[assignment]
 
@@ -64,7 +64,7 @@ class Broken(Memory):
 
 
 class Silent(Memory):
-    """Never answers, as a D-Bus service that hangs."""
+    """Never answers, like a D-Bus service that hangs."""
 
     def get_password(self, service: str, username: str) -> str | None:
         threading.Event().wait(60)
@@ -75,7 +75,7 @@ class Silent(Memory):
 
 
 class Forgetful(Memory):
-    """Takes everything and keeps nothing."""
+    """Accepts passwords but does not store them."""
 
     def set_password(self, service: str, username: str, password: str) -> None:
         pass
@@ -86,7 +86,7 @@ def restored() -> Iterator[None]:
     before = keyring.core._keyring_backend
     yield
     keyring.core._keyring_backend = before
-    # Classes announce themselves to the library, which would choose among them.
+    # Classes register themselves with the library, which would choose among them.
     KeyringBackend._classes -= {Memory, PlainFile, Broken, Silent, Forgetful}
 
 
@@ -97,22 +97,22 @@ def memory() -> Memory:
     return memory
 
 
-def test_a_password_is_kept_recalled_and_forgotten(memory: Memory) -> None:
-    reference = passwords.keep("lab", "me", "secret")
+def test_password_is_saved_found_and_deleted(memory: Memory) -> None:
+    reference = passwords.save_password("lab", "me", "secret")
     assert reference == "keyring:lab"
     assert memory.kept == {("gpuinfra/lab", "me"): "secret"}
-    assert passwords.recall(reference, "me") == "secret"
-    assert passwords.recall(reference, "you") is None
-    assert passwords.forget(reference, "me")
+    assert passwords.find_password(reference, "me") == "secret"
+    assert passwords.find_password(reference, "you") is None
+    assert passwords.delete_password(reference, "me")
     assert memory.kept == {}
-    assert passwords.forget(reference, "me")
-    assert passwords.recall(reference, "me") is None
+    assert passwords.delete_password(reference, "me")
+    assert passwords.find_password(reference, "me") is None
 
 
-def test_what_is_to_be_asked_for_is_in_no_keyring(memory: Memory) -> None:
+def test_reference_to_ask_does_not_use_the_keyring(memory: Memory) -> None:
     memory.kept["gpuinfra/ask", "me"] = "secret"
-    assert passwords.recall("ask", "me") is None
-    passwords.forget("ask", "me")
+    assert passwords.find_password("ask", "me") is None
+    passwords.delete_password("ask", "me")
     assert memory.kept
 
 
@@ -130,36 +130,36 @@ def test_what_is_to_be_asked_for_is_in_no_keyring(memory: Memory) -> None:
     ],
     ids=lambda backend: f"{type(backend).__module__}.{type(backend).__name__}",
 )
-def test_no_keyring_is_no_error(backend: KeyringBackend, caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_keyring_leaks_no_password(backend: KeyringBackend, caplog: pytest.LogCaptureFixture) -> None:
     keyring.set_keyring(backend)
     with caplog.at_level("DEBUG", "gpuinfra"):
-        assert passwords.keep("lab", "me", "secret") == "ask"
-        assert passwords.recall("keyring:lab", "me") is None
-        is_forgotten = passwords.forget("keyring:lab", "me")
-    # Only one that answers can tell that there is nothing left.
-    assert is_forgotten is isinstance(backend, Forgetful)
+        assert passwords.save_password("lab", "me", "secret") == "ask"
+        assert passwords.find_password("keyring:lab", "me") is None
+        is_deleted = passwords.delete_password("keyring:lab", "me")
+    # Only a keyring that answers can confirm that no password is left.
+    assert is_deleted is isinstance(backend, Forgetful)
     assert "secret" not in caplog.text
     assert not getattr(backend, "kept", None)
 
 
-def test_a_chain_is_only_as_good_as_its_last_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chain_with_an_unsafe_keyring_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     links: list[KeyringBackend] = [Memory(), PlainFile()]
     monkeypatch.setattr(chainer.ChainerBackend, "backends", links)
     keyring.set_keyring(chainer.ChainerBackend())  # type: ignore[no-untyped-call]
-    assert passwords.keep("lab", "me", "secret") == "ask"
+    assert passwords.save_password("lab", "me", "secret") == "ask"
     del links[1]
-    assert passwords.keep("lab", "me", "secret") == "keyring:lab"
+    assert passwords.save_password("lab", "me", "secret") == "keyring:lab"
 
 
-def test_a_keyring_that_hangs_holds_up_nobody() -> None:
+def test_hanging_keyring_times_out() -> None:
     keyring.set_keyring(Silent())
     began = time.monotonic()
-    assert passwords.keep("lab", "me", "secret", seconds=0.05) == "ask"
-    assert passwords.recall("keyring:lab", "me", seconds=0.05) is None
+    assert passwords.save_password("lab", "me", "secret", seconds=0.05) == "ask"
+    assert passwords.find_password("keyring:lab", "me", seconds=0.05) is None
     assert time.monotonic() - began < 30
 
 
-def test_without_the_library_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_not_saved_without_the_keyring_library(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **more: Any) -> Any:
@@ -169,20 +169,23 @@ def test_without_the_library_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.delitem(sys.modules, "keyring")
     monkeypatch.setattr(builtins, "__import__", without)
-    assert passwords.keep("lab", "me", "secret") == "ask"
-    assert passwords.recall("keyring:lab", "me") is None
+    assert passwords.save_password("lab", "me", "secret") == "ask"
+    assert passwords.find_password("keyring:lab", "me") is None
 
 
-def test_the_password_of_another_target_is_none_of_this_ones() -> None:
-    assert passwords.place(replace(TARGET, password="keyring:lab")) == ("keyring:lab", passwords.account(TARGET))
+def test_password_of_another_target_is_not_used() -> None:
+    assert passwords.keyring_entry(replace(TARGET, password="keyring:lab")) == (
+        "keyring:lab",
+        passwords.account(TARGET),
+    )
     for password in ("keyring:prod", "keyring:", "ask", None):
-        assert passwords.place(replace(TARGET, password=password)) is None
-    assert passwords.place(replace(TARGET, password="keyring:lab", host_key="none")) is None
+        assert passwords.keyring_entry(replace(TARGET, password=password)) is None
+    assert passwords.keyring_entry(replace(TARGET, password="keyring:lab", host_key="none")) is None
 
 
-def test_a_file_that_names_another_machine_gets_no_password_of_this_one(memory: Memory) -> None:
-    reference = passwords.keep("lab", passwords.account(TARGET), "secret")
+def test_password_is_not_given_to_a_machine_with_another_host_key(memory: Memory) -> None:
+    reference = passwords.save_password("lab", passwords.account(TARGET), "secret")
     moved = Target("lab", "lab", "remote", "198.51.100.9", 22, "me", KEY)
     other = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", OTHER_KEY)
-    assert passwords.recall(reference, passwords.account(moved)) == "secret"
-    assert passwords.recall(reference, passwords.account(other)) is None
+    assert passwords.find_password(reference, passwords.account(moved)) == "secret"
+    assert passwords.find_password(reference, passwords.account(other)) is None

@@ -1,4 +1,4 @@
-"""GPUs for which `nvidia-smi` prints `[N/A]`, as RTX PRO 6000 does for some fields."""
+"""GPUs for which `nvidia-smi` prints `[N/A]`, such as RTX PRO 6000 for some fields."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ def test_unknown_memory_and_capability_are_none(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", UNKNOWN)
-def test_a_sample_without_memory_still_counts(tmp_path: Path, word: str) -> None:
-    line = samples._sample(f"0, 35, {word}".encode())
+def test_sample_without_memory_counts(tmp_path: Path, word: str) -> None:
+    line = samples._parse_output(f"0, 35, {word}".encode())
     assert line
     (tmp_path / "samples").write_bytes(line)
     found = samples.summary(str(tmp_path / "samples"))
@@ -29,14 +29,14 @@ def test_a_sample_without_memory_still_counts(tmp_path: Path, word: str) -> None
     assert samples.busy_ago(str(tmp_path / "samples")) is not None
 
 
-def test_memory_of_the_gpus_that_tell_it_counts(tmp_path: Path) -> None:
+def test_peak_memory_ignores_gpus_without_a_value(tmp_path: Path) -> None:
     (tmp_path / "samples").write_text("100 0 35 -\n100 1 20 300\n")
     assert samples.summary(str(tmp_path / "samples"))["peakMemoryMib"] == 300
 
 
 @pytest.mark.parametrize("word", UNKNOWN)
-def test_a_sample_without_utilization_says_nothing_of_use(word: str) -> None:
-    assert samples._sample(f"0, {word}, 1234".encode()) is None
+def test_sample_without_utilization_is_ignored(word: str) -> None:
+    assert samples._parse_output(f"0, {word}, 1234".encode()) is None
 
 
 def test_unknown_memory_is_shown_as_a_dash() -> None:

@@ -1,30 +1,30 @@
-"""Orders, as an engine is sent them."""
+"""The container configuration that is sent to the engine."""
 
 import json
 
 from gpuinfra.runner.job_spec import Gpus, StartRequest
-from gpuinfra.runner.jobs.container import GPU_SHM_SIZE, RUN_LABEL, body_of
+from gpuinfra.runner.jobs.container import GPU_SHM_SIZE, RUN_LABEL, container_config
 
 PLAIN = StartRequest("r1", ("python", "train.py"), "/project", image="sha256:ab")
 
 
-def test_the_command_is_the_jobs_and_not_an_argument_of_the_images_own() -> None:
-    body = body_of(PLAIN)
+def test_entrypoint_of_the_image_is_disabled() -> None:
+    body = container_config(PLAIN)
     assert body["Entrypoint"] == []
     assert body["Cmd"] == ["python", "train.py"]
     assert body["Labels"] == {RUN_LABEL: "r1"}
 
 
-def test_a_job_without_gpus_sees_none_even_where_every_container_gets_them() -> None:
-    body = body_of(StartRequest("r1", ("true",), "/", {"NVIDIA_VISIBLE_DEVICES": "all"}))
+def test_job_without_gpus_hides_them_from_the_container() -> None:
+    body = container_config(StartRequest("r1", ("true",), "/", {"NVIDIA_VISIBLE_DEVICES": "all"}))
     assert "NVIDIA_VISIBLE_DEVICES=void" in body["Env"]
     assert "NVIDIA_VISIBLE_DEVICES=all" not in body["Env"]
     assert "DeviceRequests" not in body["HostConfig"]
 
 
-def test_gpus_are_all_or_so_many_or_certain_ones() -> None:
+def test_gpus_are_requested_by_count_or_ids() -> None:
     def request(gpus: Gpus) -> object:
-        body = body_of(StartRequest("r1", ("true",), "/", gpus=gpus))
+        body = container_config(StartRequest("r1", ("true",), "/", gpus=gpus))
         assert not body["Env"]
         return body["HostConfig"]["DeviceRequests"]
 
@@ -34,20 +34,20 @@ def test_gpus_are_all_or_so_many_or_certain_ones() -> None:
     assert request(Gpus(ids=("0", "GPU-5"))) == [{**common, "DeviceIDs": ["0", "GPU-5"]}]
 
 
-def test_memory_is_all_that_there_is_and_shared_memory_fits_data_loaders() -> None:
-    host = body_of(StartRequest("r1", ("true",), "/", memory=1 << 30))["HostConfig"]
+def test_memory_and_shared_memory_limits() -> None:
+    host = container_config(StartRequest("r1", ("true",), "/", memory=1 << 30))["HostConfig"]
     assert (host["Memory"], host["MemorySwap"], "ShmSize" in host) == (1 << 30, 1 << 30, False)
-    assert body_of(StartRequest("r1", ("true",), "/", gpus=Gpus()))["HostConfig"]["ShmSize"] == GPU_SHM_SIZE
-    assert body_of(StartRequest("r1", ("true",), "/", gpus=Gpus(), shm_size=5))["HostConfig"]["ShmSize"] == 5
+    assert container_config(StartRequest("r1", ("true",), "/", gpus=Gpus()))["HostConfig"]["ShmSize"] == GPU_SHM_SIZE
+    assert container_config(StartRequest("r1", ("true",), "/", gpus=Gpus(), shm_size=5))["HostConfig"]["ShmSize"] == 5
 
 
-def test_a_folder_that_is_missing_is_not_made_by_the_engine() -> None:
-    host = body_of(StartRequest("r1", ("true",), "/", mounts=(("/a b", "/project"),)))["HostConfig"]
+def test_folders_are_mounts_so_that_the_engine_creates_none() -> None:
+    host = container_config(StartRequest("r1", ("true",), "/", mounts=(("/a b", "/project"),)))["HostConfig"]
     assert host["Mounts"] == [{"Type": "bind", "Source": "/a b", "Target": "/project"}]
     assert "Binds" not in host
 
 
-def test_secrets_are_variables_and_nothing_else() -> None:
-    body = body_of(StartRequest("r1", ("true",), "/", secrets={"TOKEN": "hunter2"}, labels={"a": "b"}))
+def test_secrets_appear_only_as_variables() -> None:
+    body = container_config(StartRequest("r1", ("true",), "/", secrets={"TOKEN": "hunter2"}, labels={"a": "b"}))
     assert "TOKEN=hunter2" in body.pop("Env")
     assert "hunter2" not in json.dumps(body)

@@ -1,4 +1,4 @@
-"""A container's log, as an engine sends it."""
+"""Parse a container's log as the engine sends it."""
 
 import struct
 from collections.abc import Iterable
@@ -7,14 +7,14 @@ import pytest
 
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.container_log import (
-    MARGIN,
-    MisplacedError,
+    REORDER_MARGIN,
     Parser,
-    advanced,
-    beginning,
-    since,
-    unseen,
-    with_line_ends,
+    PositionLostError,
+    engine_time,
+    new_frames,
+    next_position,
+    restore_line_ends,
+    resume_time,
 )
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
@@ -29,11 +29,11 @@ def sent(stream: int, stamp: str, data: bytes) -> bytes:
 def seen(frames: Iterable[Frame]) -> Position:
     position = Position()
     for frame in frames:
-        position = advanced(position, frame)
+        position = next_position(position, frame)
     return position
 
 
-def test_frames_come_whole_from_pieces_of_any_size() -> None:
+def test_frames_are_parsed_from_pieces_of_any_size() -> None:
     content = sent(STDOUT, "2026-11-16T12:28:16.000000005Z", b"one two\n")
     content += sent(STDERR, "2026-11-16T12:28:17.120000000Z", b"\x00\xff \n")
     expected = [Frame(STDOUT, START + 5, b"one two\n"), Frame(STDERR, START + 1_120_000_000, b"\x00\xff \n")]
@@ -44,13 +44,13 @@ def test_frames_come_whole_from_pieces_of_any_size() -> None:
         assert parser.is_whole
 
 
-def test_a_frame_that_is_cut_is_known_to_be() -> None:
+def test_incomplete_frame_is_detected() -> None:
     parser = Parser()
     assert not list(parser.feed(sent(STDOUT, "2026-11-16T12:28:16.000000005Z", b"one")[:-1]))
     assert not parser.is_whole
 
 
-def test_times_with_fewer_digits_and_in_any_zone_are_read_as_well() -> None:
+def test_times_with_fewer_digits_and_offsets_are_parsed() -> None:
     (frame,) = Parser().feed(sent(STDOUT, "2026-11-16T12:28:16.5Z", b"x"))
     assert frame.time == START + 500_000_000
     (frame,) = Parser().feed(sent(STDOUT, "2026-11-16T12:28:16Z", b"x"))
@@ -63,49 +63,49 @@ def test_times_with_fewer_digits_and_in_any_zone_are_read_as_well() -> None:
     "content",
     [sent(3, "Error", b"grabbing logs: invalid character"), sent(STDOUT, "no", b"time"), sent(STDOUT, "", b"")],
 )
-def test_what_is_no_line_of_a_log_is_told(content: bytes) -> None:
+def test_invalid_log_line_is_reported(content: bytes) -> None:
     with pytest.raises(JobError, match="log cannot be read"):
         list(Parser().feed(content))
 
 
-def test_the_end_of_a_long_line_is_put_back_where_the_engine_left_it_out() -> None:
+def test_missing_end_of_a_long_line_is_restored() -> None:
     parts = [Frame(STDOUT, 10, b"x" * 16384), Frame(STDERR, 11, b"other\n"), Frame(STDOUT, 10, b"xx")]
     lost = [*parts, Frame(STDERR, 12, b"more\n"), Frame(STDOUT, 13, b"next\n")]
-    assert list(with_line_ends(lost)) == [*parts, Frame(STDERR, 12, b"more\n"), Frame(STDOUT, 13, b"\nnext\n")]
+    assert list(restore_line_ends(lost)) == [*parts, Frame(STDERR, 12, b"more\n"), Frame(STDOUT, 13, b"\nnext\n")]
     kept = [parts[0], Frame(STDOUT, 10, b"xx\n"), Frame(STDOUT, 13, b"next")]
-    assert list(with_line_ends(kept)) == kept
+    assert list(restore_line_ends(kept)) == kept
 
 
-def test_times_never_go_down() -> None:
+def test_times_never_go_back() -> None:
     frames = [Frame(STDOUT, 10, b"a"), Frame(STDERR, 8, b"b"), Frame(STDOUT, 11, b"c")]
-    assert [frame.time for frame in unseen(frames, Position())] == [10, 10, 11]
+    assert [frame.time for frame in new_frames(frames, Position())] == [10, 10, 11]
 
 
-def test_a_line_that_was_stamped_before_the_last_one_seen_is_new_all_the_same() -> None:
+def test_line_with_an_earlier_time_than_the_position_is_new() -> None:
     frames = [Frame(STDOUT, 10, b"a"), Frame(STDERR, 8, b"b"), Frame(STDOUT, 11, b"c")]
-    after = seen(list(unseen(frames, Position()))[:1])
-    assert [frame.data for frame in unseen(frames, after)] == [b"b", b"c"]
+    after = seen(list(new_frames(frames, Position()))[:1])
+    assert [frame.data for frame in new_frames(frames, after)] == [b"b", b"c"]
 
 
-def test_parts_of_one_line_have_one_time_and_are_counted() -> None:
+def test_parts_of_a_line_with_the_same_time_are_counted() -> None:
     frames = [Frame(STDOUT, 10, b"x" * 16384)] * 5 + [Frame(STDOUT, 10, b"x\n")]
     after = seen(frames[:3])
     assert after == Position(3 * (13 + 16384), 10, 3)
-    assert list(unseen(frames, after)) == frames[3:]
+    assert list(new_frames(frames, after)) == frames[3:]
 
 
 @pytest.mark.parametrize("left", [[], [Frame(STDOUT, 10, b"a")], [Frame(STDOUT, 99, b"z")]])
-def test_a_log_in_which_the_seen_is_missing_is_not_taken_up(left: list[Frame]) -> None:
-    with pytest.raises(MisplacedError):
-        list(unseen(left, Position(100, 10, 2)))
+def test_log_without_the_frames_of_the_position_is_an_error(left: list[Frame]) -> None:
+    with pytest.raises(PositionLostError):
+        list(new_frames(left, Position(100, 10, 2)))
 
 
-def test_a_log_is_asked_for_from_a_little_before() -> None:
-    assert beginning(Position(1, START, 1)) == START - MARGIN
-    assert beginning(Position()) == 0
-    assert since(START + 7) == "1794832096.000000007"
+def test_log_is_read_from_before_the_position() -> None:
+    assert resume_time(Position(1, START, 1)) == START - REORDER_MARGIN
+    assert resume_time(Position()) == 0
+    assert engine_time(START + 7) == "1794832096.000000007"
 
 
-def test_frame_without_end_is_an_error() -> None:
+def test_frame_that_is_too_large_is_an_error() -> None:
     with pytest.raises(JobError, match="does not end"):
         list(Parser().feed(struct.pack(">BxxxI", STDOUT, 2**32 - 1)))

@@ -1,4 +1,4 @@
-"""How a run is written down that its machine ended, or whose machine went off; and what the program ends with then."""
+"""How the follower records a run that its machine stopped or whose machine went off, and the exit code."""
 
 import threading
 from dataclasses import replace
@@ -15,7 +15,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
 from gpuinfra.runner.errors import SwitchedOff, problem_of
 from gpuinfra.runner.jobs.follower import JobFollower
-from gpuinfra.runner.jobs.job import Ended, StopReason
+from gpuinfra.runner.jobs.job import JobEnd, StopReason
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.link import Link
 from gpuinfra.runner.record import Record
@@ -52,30 +52,32 @@ class Silent:
 
 
 class Followed(JobFollower):
-    """A run of which the test says how it goes."""
+    """A follower whose job and outputs the test sets."""
 
-    def __init__(self, folder: Path, job: Ended | Exception, run: Run = RUN, outputs: Exception | None = None) -> None:
+    def __init__(self, folder: Path, job: JobEnd | Exception, run: Run = RUN, outputs: Exception | None = None) -> None:
         record = Record(run, folder, None)
         super().__init__(Link(TARGET, Wire), record, LogFile(folder / "log"), Silent(), lambda _: None)
         self._job, self._outputs_error = job, outputs
 
-    def follow(self) -> Ended:
+    def follow(self) -> JobEnd:
         if isinstance(self._job, Exception):
             raise self._job
         return self._job
 
-    def _bring_all(self) -> None:
+    def _fetch_final_outputs(self) -> None:
         if self._outputs_error:
             raise self._outputs_error
         self.record.note(outputs=Outputs(1, 1, complete=True))
 
-    def _note_gap(self) -> None: ...
+    def _warn_of_lost_output(self) -> None: ...
 
     def _forget(self) -> None: ...
 
 
-def hears(following: JobFollower, **answer: Any) -> None:
-    following.attending._hear({"now": 0.0, "gpuBusy": None, "state": {"kind": "process", "started": 1.0}, **answer})
+def receive_heartbeat_reply(following: JobFollower, **answer: Any) -> None:
+    following.heartbeat._read_reply(
+        {"now": 0.0, "gpuBusy": None, "state": {"kind": "process", "started": 1.0}, **answer}
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,15 +90,13 @@ def hears(following: JobFollower, **answer: Any) -> None:
         (StopReason.TIMED_OUT, RunState.TIMED_OUT, "why"),
     ],
 )
-def test_what_ends_a_job_is_its_state_and_its_reason(
-    tmp_path: Path, how: StopReason, state: RunState, reason: str
-) -> None:
-    run = Followed(tmp_path, Ended(143, how, STARTED, "why")).to_the_end()
+def test_stop_reason_sets_state_and_reason(tmp_path: Path, how: StopReason, state: RunState, reason: str) -> None:
+    run = Followed(tmp_path, JobEnd(143, how, STARTED, "why")).follow_to_end()
     assert (run.state, run.reason, run.exit_code, run.outputs.complete) == (state, reason, 143, True)
     assert run.state.is_over
 
 
-def test_interrupt_while_outputs_begin_to_be_fetched_ends_that_thread(
+def test_interrupt_while_the_fetch_thread_starts_ends_that_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
@@ -109,30 +109,32 @@ def test_interrupt_while_outputs_begin_to_be_fetched_ends_that_thread(
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt), following._fetching():
         pass
-    assert following._bringing
-    following._bringing.join(10)
-    assert not following._bringing.is_alive()
+    assert following._fetch_thread
+    following._fetch_thread.join(10)
+    assert not following._fetch_thread.is_alive()
 
 
-def test_a_machine_that_went_off_had_said_before_why_it_ends_the_job(tmp_path: Path) -> None:
+def test_last_heartbeat_has_the_reason_why_the_machine_went_off(tmp_path: Path) -> None:
     following = Followed(tmp_path, OFF)
-    hears(following, ending={"how": "evicted", "detail": ""})
-    run = following.to_the_end()
+    receive_heartbeat_reply(following, ending={"how": "evicted", "detail": ""})
+    run = following.follow_to_end()
     assert (run.state, run.reason, run.exit_code) == (RunState.EVICTED, "evicted", None)
     assert not run.outputs.complete
     assert run.warnings == ("my-dsvm is deallocated: not all that the job wrote was fetched before",)
 
 
-def test_a_machine_that_went_off_had_said_before_how_the_job_ended(tmp_path: Path) -> None:
+def test_last_heartbeat_has_the_end_of_the_job_on_a_machine_that_went_off(tmp_path: Path) -> None:
     following = Followed(tmp_path, OFF)
-    hears(following, state={"kind": "process", "ended": STARTED.timestamp() + 60, "exitCode": 0, "how": "exited"})
-    run = following.to_the_end()
+    receive_heartbeat_reply(
+        following, state={"kind": "process", "ended": STARTED.timestamp() + 60, "exitCode": 0, "how": "exited"}
+    )
+    run = following.follow_to_end()
     assert (run.state, run.reason, run.exit_code, run.timings["job"]) == (RunState.COMPLETED, "", 0, 60.0)
     assert not run.outputs.complete
 
 
-def test_a_machine_that_goes_off_while_outputs_are_fetched(tmp_path: Path) -> None:
-    run = Followed(tmp_path, Ended(3, StopReason.EXITED, STARTED), outputs=OFF).to_the_end()
+def test_machine_that_goes_off_during_the_fetch_leaves_outputs_incomplete(tmp_path: Path) -> None:
+    run = Followed(tmp_path, JobEnd(3, StopReason.EXITED, STARTED), outputs=OFF).follow_to_end()
     assert (run.state, run.exit_code, run.outputs.complete) == (RunState.FAILED, 3, False)
     (problem,) = problems_of(run, require_gpu_use=False)
     assert problem.code is Code.OUTPUTS_INCOMPLETE
@@ -141,11 +143,11 @@ def test_a_machine_that_goes_off_while_outputs_are_fetched(tmp_path: Path) -> No
     assert "`gpuinfra up SPEC`" in (problem.help or "")
 
 
-def test_where_nobody_knows_how_it_ended_it_is_told_how_to_find_out(tmp_path: Path) -> None:
+def test_unknown_end_of_a_job_is_reported_with_the_next_commands(tmp_path: Path) -> None:
     following = Followed(tmp_path, OFF)
-    hears(following)
+    receive_heartbeat_reply(following)
     with pytest.raises(SwitchedOff) as caught:
-        following.to_the_end()
+        following.follow_to_end()
     run = following.record.run
     commands = "`gpuinfra up SPEC`, then `gpuinfra outputs r1` fetches what it wrote"
     assert (run.state, run.reason) == (RunState.RUNNING, "")  # Azure's log says when it ended: `runner.jobs.settle`
@@ -154,20 +156,20 @@ def test_where_nobody_knows_how_it_ended_it_is_told_how_to_find_out(tmp_path: Pa
     assert problem.diagnostics[0].help == commands
 
 
-def test_what_is_found_out_later_is_the_truth(tmp_path: Path) -> None:
+def test_later_information_replaces_the_recorded_reason(tmp_path: Path) -> None:
     before = replace(RUN, reason="the machine is off; …")
-    run = Followed(tmp_path, Ended(143, StopReason.EVICTED, STARTED), before).to_the_end()
+    run = Followed(tmp_path, JobEnd(143, StopReason.EVICTED, STARTED), before).follow_to_end()
     assert (run.state, run.reason, run.exit_code) == (RunState.EVICTED, "evicted", 143)
 
 
 @pytest.mark.parametrize("code", [143, 0, None])
 def test_evicted_run_exits_1_as_documented(code: int | None, tmp_path: Path) -> None:
-    run = Followed(tmp_path, Ended(0, StopReason.EVICTED, STARTED)).to_the_end()
+    run = Followed(tmp_path, JobEnd(0, StopReason.EVICTED, STARTED)).follow_to_end()
     assert exit_code_of(replace(run, exit_code=code), []) == 1
     assert "r1 was evicted" in render_result(run, tmp_path).plain
 
 
-# Whether it is off
+# Power checks
 
 
 @pytest.mark.parametrize(
@@ -179,43 +181,41 @@ def test_evicted_run_exits_1_as_documented(code: int | None, tmp_path: Path) -> 
         ("stopped", "my-dsvm is stopped, and billed until `gpuinfra down my-dsvm`"),
     ],
 )
-def test_a_machine_is_off_where_azure_says_so(
-    power: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_power_check_uses_the_state_in_azure(power: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = made()
     cloud.set_power(power)
     monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
-    asked = power_of(None, spec())  # type: ignore[arg-type]
-    assert asked is not None
-    assert asked() == expected
+    check_power = power_of(None, spec())  # type: ignore[arg-type]
+    assert check_power is not None
+    assert check_power() == expected
 
 
-def test_that_azure_does_not_answer_says_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_is_not_off_if_azure_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = made()
     cloud.fail("look", DENIED)
     monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
-    asked = power_of(None, spec())  # type: ignore[arg-type]
-    assert asked is not None
-    assert asked() is None
+    check_power = power_of(None, spec())  # type: ignore[arg-type]
+    assert check_power is not None
+    assert check_power() is None
 
     def no_login(*_: Any, **__: Any) -> None:
         raise Problem(Diagnostic(Code.INTERNAL, "no login"))
 
     monkeypatch.setattr("gpuinfra.app.access.open_cloud", no_login)
-    assert asked() is None
+    assert check_power() is None
 
 
 @pytest.mark.parametrize(("is_there", "expected"), [(True, "my-dsvm is gone"), (False, None)])
-def test_a_machine_that_azure_does_not_know_is_gone_only_if_it_was_there(
+def test_unknown_machine_is_gone_only_if_it_existed(
     is_there: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud = made()
     cloud.remove(Kind.VM)
     monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
-    asked = power_of(None, spec(), is_there=is_there)  # type: ignore[arg-type]
-    assert asked is not None
-    assert asked() == expected
+    check_power = power_of(None, spec(), is_there=is_there)  # type: ignore[arg-type]
+    assert check_power is not None
+    assert check_power() == expected
 
 
-def test_of_a_target_that_is_no_machine_of_ours_nobody_is_asked() -> None:
+def test_other_targets_have_no_power_check() -> None:
     assert power_of(None, None) is None  # type: ignore[arg-type]

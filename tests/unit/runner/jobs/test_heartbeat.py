@@ -1,4 +1,4 @@
-"""Being there for a run, without a target: what it is told, what it answers, and what comes of it."""
+"""Heartbeats to a fake target: what they send, and what their replies mean."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ import pytest
 
 from gpuinfra.runner.errors import Broken, RemoteError, TimedOut
 from gpuinfra.runner.jobs import heartbeat as module
-from gpuinfra.runner.jobs.heartbeat import Heartbeat, begun, ended_by_machine
+from gpuinfra.runner.jobs.heartbeat import Heartbeat, first_heartbeat, parse_machine_stop
 from gpuinfra.runner.jobs.job import STDOUT, Frame, StopReason
 
 STATE = {"kind": "process", "started": 1.0}
@@ -19,26 +19,26 @@ ENDED = {**STATE, "ended": 2.0, "exitCode": 143, "how": "evicted", "detail": "Az
 
 
 class Connection:
-    """A connection, and when something last came from it."""
+    """A connection with the time of its last data."""
 
-    where, is_open, heard_at = "203.0.113.7:22", True, 0.0
+    where, is_open, last_received_at = "203.0.113.7:22", True, 0.0
 
 
 class Target:
-    """What is at the other end of a link."""
+    """The remote client of a fake target."""
 
     def __init__(self) -> None:
         self.connection = Connection()
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] = {"now": time.time(), "state": STATE, "ending": None, "gpuBusy": None}
         self.error: Exception | None = None
-        self.heard = threading.Event()
+        self.was_asked = threading.Event()
 
     def ask(self, verb: str, *, seconds: float, **request: Any) -> dict[str, Any]:
         assert verb == "run-attend"
         assert seconds <= module.ANSWER_SECONDS
         self.asked.append(request)
-        self.heard.set()
+        self.was_asked.set()
         if self.error:
             raise self.error
         return self.answer
@@ -46,7 +46,7 @@ class Target:
 
 class Link:
     def __init__(self, remote: Target | None) -> None:
-        self.open_far = remote
+        self.remote_if_open = remote
 
 
 @pytest.fixture
@@ -54,160 +54,160 @@ def target() -> Target:
     return Target()
 
 
-def attending(target: Target | None, said: dict[str, Any] | None = None) -> Heartbeat:
-    return Heartbeat(Link(target), "r1", said)  # type: ignore[arg-type]
+def make_heartbeat(target: Target | None, fields: dict[str, Any] | None = None) -> Heartbeat:
+    return Heartbeat(Link(target), "r1", fields)  # type: ignore[arg-type]
 
 
 @contextmanager
-def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def send_often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(module, "PERIOD_SECONDS", 0.001)
         yield
 
 
-def test_it_is_said_often_enough_for_an_agent_that_waits_45_seconds() -> None:
+def test_heartbeats_are_frequent_enough_for_the_agents_limit_of_45_seconds() -> None:
     assert module.PERIOD_SECONDS <= 10
     assert module.PERIOD_SECONDS + module.ANSWER_SECONDS < 45
 
 
-def test_it_goes_on_until_it_is_over(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    with often(monkeypatch):
-        with attending(target, begun("deallocate")):
+def test_heartbeats_are_sent_until_the_block_ends(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    with send_often(monkeypatch):
+        with make_heartbeat(target, first_heartbeat("deallocate")):
             for _ in range(3):
-                assert target.heard.wait(5)
-                target.heard.clear()
+                assert target.was_asked.wait(5)
+                target.was_asked.clear()
         assert target.asked[0] == {"run": "r1", "afterRun": "deallocate"}
 
 
 @pytest.mark.parametrize("error", [Broken("lost"), RemoteError("system", "no"), RuntimeError("no thread")])
-def test_a_loss_does_not_end_it(target: Target, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_continue_after_an_error(target: Target, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     target.error = error
-    with often(monkeypatch), attending(target):
+    with send_often(monkeypatch), make_heartbeat(target):
         for _ in range(3):
-            assert target.heard.wait(5)
-            target.heard.clear()
+            assert target.was_asked.wait(5)
+            target.was_asked.clear()
 
 
-def test_where_there_is_no_connection_none_is_made() -> None:
-    attending(None)._say(1.0)
+def test_heartbeat_opens_no_connection() -> None:
+    make_heartbeat(None)._send(1.0)
 
 
-def test_whoever_only_follows_does_not_say_what_becomes_of_the_machine(target: Target) -> None:
-    attending(target)._say(1.0)
+def test_follower_sends_no_fields_about_the_machine(target: Target) -> None:
+    make_heartbeat(target)._send(1.0)
     assert target.asked == [{"run": "r1"}]
 
 
-def test_whoever_lets_go_says_so_and_nothing_after_that(target: Target) -> None:
-    made = attending(target, begun("delete"))
-    made.let_go()
-    made._attend()  # it ends at once
+def test_detach_sends_the_last_heartbeat(target: Target) -> None:
+    heartbeat = make_heartbeat(target, first_heartbeat("delete"))
+    heartbeat.detach()
+    heartbeat._send_regularly()  # ends at once
     assert target.asked == [{"run": "r1", "afterRun": "delete", "detached": True}]
 
 
-def test_letting_go_waits_for_nobody(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LET_GO_SECONDS", 0.001)
-    made = attending(target)
-    with made._speaking:
-        made.let_go()
+def test_detach_does_not_wait_for_another_heartbeat(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DETACH_SECONDS", 0.001)
+    heartbeat = make_heartbeat(target)
+    with heartbeat._sending:
+        heartbeat.detach()
         assert target.asked == []
 
 
-def test_letting_go_waits_for_no_answer_that_does_not_come(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process on the target that would hear it may take a minute to begin, whatever the answer is given."""
-    monkeypatch.setattr(module, "LET_GO_SECONDS", 0.001)
+def test_detach_does_not_wait_for_a_silent_target(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process on the target that would answer may take a minute to start."""
+    monkeypatch.setattr(module, "DETACH_SECONDS", 0.001)
     hangs = threading.Event()
     monkeypatch.setattr(target, "ask", lambda *_, **__: hangs.wait(60) and {})
     began = time.monotonic()
-    attending(target).let_go()
+    make_heartbeat(target).detach()
     assert time.monotonic() - began < 30
     hangs.set()
 
 
-def test_detached_from_the_beginning() -> None:
-    assert begun(None, detached=True) == {"afterRun": None, "detached": True}
+def test_first_heartbeat_of_a_detached_run() -> None:
+    assert first_heartbeat(None, detached=True) == {"afterRun": None, "detached": True}
 
 
-# What is heard
+# Replies
 
 
-def test_how_the_job_ended_is_known_from_the_last_answer(target: Target) -> None:
-    made = attending(target)
+def test_end_of_the_job_is_read_from_the_last_reply(target: Target) -> None:
+    heartbeat = make_heartbeat(target)
 
     def known(**changes: Any) -> tuple[StopReason, int, str] | None:
         target.answer = {**target.answer, **changes}
-        made._say(1.0)
-        found = made.ended
-        return (found.how, found.exit_code, found.detail) if found else None
+        heartbeat._send(1.0)
+        found = heartbeat.ended
+        return (found.stop_reason, found.exit_code, found.detail) if found else None
 
-    assert made.ended is None
+    assert heartbeat.ended is None
     assert known() is None
     assert known(ending={"how": "lease over", "detail": ""}) == (StopReason.LEASE_OVER, 255, "")
     assert known(state=ENDED) == (StopReason.EVICTED, 143, "Azure wants it back")
-    assert known(state=None, ending=None) == (StopReason.EVICTED, 143, "Azure wants it back")  # it was forgotten
+    assert known(state=None, ending=None) == (StopReason.EVICTED, 143, "Azure wants it back")  # the run was deleted
 
 
 @pytest.mark.parametrize("ending", [None, [], {}, {"how": "because"}, {"how": "exited"}, {"how": None}, "idle"])
-def test_what_is_no_end_by_the_machine(ending: object) -> None:
-    assert ended_by_machine(ending) is None
+def test_other_endings_are_not_stops_by_the_machine(ending: object) -> None:
+    assert parse_machine_stop(ending) is None
 
 
-def test_work_is_what_it_prints_and_what_its_gpu_does_by_the_targets_clock(target: Target) -> None:
-    made = attending(target)
-    assert made.seconds_without_work > 1e9
+def test_output_and_gpu_use_count_as_activity_by_the_targets_clock(target: Target) -> None:
+    heartbeat = make_heartbeat(target)
+    assert heartbeat.idle_seconds > 1e9
     ahead = time.time() + 5000
     target.answer = {**target.answer, "now": ahead, "gpuBusy": None}
-    made._say(1.0)
-    made.printed(Frame(STDOUT, int((ahead - 100) * 1e9), b"x"))
-    assert made.seconds_without_work == pytest.approx(100, abs=10)
+    heartbeat._send(1.0)
+    heartbeat.note_output(Frame(STDOUT, int((ahead - 100) * 1e9), b"x"))
+    assert heartbeat.idle_seconds == pytest.approx(100, abs=10)
     target.answer = {**target.answer, "gpuBusy": 30.0}
-    made._say(1.0)
-    assert made.seconds_without_work == pytest.approx(30, abs=10)
+    heartbeat._send(1.0)
+    assert heartbeat.idle_seconds == pytest.approx(30, abs=10)
     target.answer = {**target.answer, "gpuBusy": 3000.0}
-    made._say(1.0)
-    assert made.seconds_without_work == pytest.approx(30, abs=10)
-    made.began(datetime.now(UTC))
-    assert made.seconds_without_work == pytest.approx(0, abs=10)
+    heartbeat._send(1.0)
+    assert heartbeat.idle_seconds == pytest.approx(30, abs=10)
+    heartbeat.note_start(datetime.now(UTC))
+    assert heartbeat.idle_seconds == pytest.approx(0, abs=10)
 
 
-def test_an_answer_that_makes_no_sense_is_no_trouble(target: Target) -> None:
+def test_malformed_reply_is_ignored(target: Target) -> None:
     target.answer = {"state": {"ended": "x"}, "gpuBusy": "y"}
-    made = attending(target)
-    made._say(1.0)
-    assert made.ended is None
+    heartbeat = make_heartbeat(target)
+    heartbeat._send(1.0)
+    assert heartbeat.ended is None
 
 
 def test_silence_and_its_end_are_each_reported_once(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.001)
-    told: list[str] = []
+    monkeypatch.setattr(module, "CHECK_SECONDS", 0.001)
+    notes: list[str] = []
     changed = threading.Condition()
 
-    def tell(text: str) -> None:
+    def note(text: str) -> None:
         with changed:
-            told.append(text)
+            notes.append(text)
             changed.notify()
 
     def waits_for(count: int) -> None:
         with changed:
-            assert changed.wait_for(lambda: len(told) >= count, 20)
+            assert changed.wait_for(lambda: len(notes) >= count, 20)
 
-    made = attending(target)
-    target.error = TimedOut("nothing came")
-    made._say(1.0)
+    heartbeat = make_heartbeat(target)
+    target.error = TimedOut("no data")
+    heartbeat._send(1.0)
     since = time.monotonic() - module.SILENT_SECONDS
-    made._asked = (target.connection, since)  # type: ignore[assignment]
-    with made.reporting_silence(tell):
+    heartbeat._unanswered = module._Unanswered(target.connection, since)  # type: ignore[arg-type]
+    with heartbeat.report_silence(note):
         waits_for(1)
-        target.connection.heard_at = time.monotonic() + 60  # something comes, though not the answer
+        target.connection.last_received_at = time.monotonic() + 60  # data arrives, but not the reply
         waits_for(2)
-    assert told[0].startswith("no answer from 203.0.113.7:22 for 8 s")
-    assert told[1:] == ["203.0.113.7:22 answers again"]
+    assert notes[0].startswith("no answer from 203.0.113.7:22 for 8 s")
+    assert notes[1:] == ["203.0.113.7:22 answers again"]
 
 
-def test_an_answer_ends_the_silence(target: Target) -> None:
-    made = attending(target)
-    target.error = TimedOut("nothing came")
-    made._say(1.0)
-    assert made._asked is not None
+def test_reply_ends_the_silence(target: Target) -> None:
+    heartbeat = make_heartbeat(target)
+    target.error = TimedOut("no data")
+    heartbeat._send(1.0)
+    assert heartbeat._unanswered is not None
     target.error = None
-    made._say(1.0)
-    assert made._asked is None
+    heartbeat._send(1.0)
+    assert heartbeat._unanswered is None

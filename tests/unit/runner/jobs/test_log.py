@@ -1,4 +1,4 @@
-"""Log files of jobs: frames that are whole, whoever dies while writing them."""
+"""Log files of jobs have whole frames, even if a writer is killed."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.remote.supervisor import JobLog
+from gpuinfra.remote.job_log import JobLog
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 from gpuinfra.runner.jobs.log import HEADER, FrameReader, LogFile
@@ -31,11 +31,11 @@ def encoded(frame: Frame) -> bytes:
     return HEADER.pack(frame.stream, frame.time, len(frame.data)) + frame.data
 
 
-def test_frames_come_back_as_they_were(tmp_path: Path) -> None:
+def test_written_frames_are_read_unchanged(tmp_path: Path) -> None:
     assert list(LogFile(written(tmp_path / "runs" / "log")).frames()) == FRAMES
 
 
-def test_the_format_is_that_of_the_contract(tmp_path: Path) -> None:
+def test_frame_header_has_the_documented_format(tmp_path: Path) -> None:
     found = written(tmp_path / "log", FRAMES[:1]).read_bytes()
     assert found == b"\x01" + (1_000).to_bytes(8, "big") + (4).to_bytes(4, "big") + b"one\n"
 
@@ -50,7 +50,7 @@ def test_the_format_is_that_of_the_contract(tmp_path: Path) -> None:
         (4, Position(100_067, 3_000, 1)),
     ],
 )
-def test_the_position_counts_frames_of_the_last_time(tmp_path: Path, count: int, expected: Position) -> None:
+def test_position_counts_frames_of_the_last_time(tmp_path: Path, count: int, expected: Position) -> None:
     path = tmp_path / "log"
     with LogFile(path) as log:
         assert log.try_lock()
@@ -60,18 +60,18 @@ def test_the_position_counts_frames_of_the_last_time(tmp_path: Path, count: int,
     assert LogFile(path).position == expected
 
 
-def test_a_first_frame_of_time_zero_counts_once(tmp_path: Path) -> None:
+def test_first_frame_with_time_zero_counts_once(tmp_path: Path) -> None:
     assert LogFile(written(tmp_path / "log", [Frame(STDOUT, 0, b"a")])).position.count == 1
 
 
-def test_frames_after_a_position(tmp_path: Path) -> None:
+def test_frames_after_a_position_are_read(tmp_path: Path) -> None:
     log = LogFile(written(tmp_path / "log"))
     assert list(log.frames(17)) == FRAMES[1:]
     assert list(log.frames(log.position.size)) == []
 
 
 @pytest.mark.parametrize("cut", [1, 12, 13, 14, 99_999])
-def test_a_torn_tail_is_not_there_yet_for_readers(tmp_path: Path, cut: int) -> None:
+def test_readers_skip_an_incomplete_last_frame(tmp_path: Path, cut: int) -> None:
     path = written(tmp_path / "log")
     os.truncate(path, path.stat().st_size - 100_013 + cut)
     log = LogFile(path)
@@ -81,7 +81,7 @@ def test_a_torn_tail_is_not_there_yet_for_readers(tmp_path: Path, cut: int) -> N
 
 
 @pytest.mark.parametrize("tail", [b"\x01", encoded(FRAMES[3])[:50], b"\0" * 4096, b"\x07" * 40, b"\x01" + b"\xff" * 40])
-def test_a_torn_tail_is_cut_off_by_the_next_writer(tmp_path: Path, tail: bytes) -> None:
+def test_next_writer_removes_an_incomplete_last_frame(tmp_path: Path, tail: bytes) -> None:
     path = written(tmp_path / "log", FRAMES[:2])
     with path.open("ab") as file:
         file.write(tail)
@@ -89,7 +89,7 @@ def test_a_torn_tail_is_cut_off_by_the_next_writer(tmp_path: Path, tail: bytes) 
     assert list(LogFile(path).frames()) == [*FRAMES[:2], FRAMES[3]]
 
 
-def test_a_reader_sees_what_is_appended_meanwhile(tmp_path: Path) -> None:
+def test_reader_sees_frames_that_are_appended(tmp_path: Path) -> None:
     path = tmp_path / "log"
     reader = LogFile(path)
     with LogFile(path) as log:
@@ -102,7 +102,7 @@ def test_a_reader_sees_what_is_appended_meanwhile(tmp_path: Path) -> None:
     assert seen == FRAMES
 
 
-def test_only_one_writes(tmp_path: Path) -> None:
+def test_only_one_process_can_write(tmp_path: Path) -> None:
     first, second = LogFile(tmp_path / "log"), LogFile(tmp_path / "log")
     with first, second:
         assert first.try_lock()
@@ -116,7 +116,7 @@ def test_only_one_writes(tmp_path: Path) -> None:
         assert second.try_lock()
 
 
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_incomplete_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "log", FRAMES[:2])
     real = os.write
 
@@ -136,14 +136,14 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
     assert list(LogFile(path).frames()) == [*FRAMES[:2], FRAMES[3]]
 
 
-def test_no_file_is_an_empty_log(tmp_path: Path) -> None:
+def test_missing_file_is_an_empty_log(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "nowhere" / "log")
     assert (list(log.frames()), log.position, log.is_followed) == ([], Position(), False)
     assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("size", [1, 2, 13, 14, 1000, 10**6])
-def test_frames_are_put_together_from_pieces_of_any_size(size: int) -> None:
+def test_frames_are_parsed_from_pieces_of_any_size(size: int) -> None:
     data = b"".join(map(encoded, FRAMES))
     data = data[:2000] if size < 10 else data
     reader, found = FrameReader(), []
@@ -152,14 +152,14 @@ def test_frames_are_put_together_from_pieces_of_any_size(size: int) -> None:
     assert found == FRAMES[: 3 if size < 10 else 4]
 
 
-def test_what_is_no_frame_is_refused() -> None:
+def test_invalid_frame_is_refused() -> None:
     reader = FrameReader()
-    with pytest.raises(ValueError, match="no frame"):
+    with pytest.raises(ValueError, match="invalid data"):
         list(reader.add(encoded(FRAMES[0]) + b"\x09" * 20))
 
 
 class FullDisk:
-    """Stands for `os.write` on a disk that has so many bytes left."""
+    """Replaces `os.write` as on a disk with limited space."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -174,10 +174,10 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("left", [0, 1, 12, 13, 15, 17])
-def test_the_far_log_says_what_a_full_disk_cost_and_takes_nothing_back(
+def test_log_on_the_target_reports_bytes_lost_to_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    """Whoever follows has read a part of a frame already: it is gone on with."""
+    """A follower may have read a part of the frame, so the rest of it is written later."""
     path, disk = tmp_path / "log", FullDisk()
     log = JobLog(str(path))
     monkeypatch.setattr(os, "write", disk)

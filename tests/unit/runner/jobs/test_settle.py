@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
-from gpuinfra.runner.jobs.job import Ended, StopReason
+from gpuinfra.runner.jobs.job import JobEnd, StopReason
 from gpuinfra.runner.jobs.remote_runs import UNKNOWN_EXIT_CODE
-from gpuinfra.runner.jobs.settle import Answer, MachinePower, Power, fetch_help, settle, went_off
+from gpuinfra.runner.jobs.settle import MachinePower, Power, RunAnswer, fetch_help, settle, went_off
 
 START = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 OFF_AT = START + timedelta(minutes=30)
@@ -28,24 +28,36 @@ RUN = Run(
 )
 OFF = MachinePower(Power.OFF, (START - timedelta(hours=1), OFF_AT, NOW), NOW)
 ON_AGAIN = replace(OFF, power=Power.ON)
-EXITED = Ended(0, StopReason.EXITED, START + timedelta(minutes=2))
-LOST = Ended(UNKNOWN_EXIT_CODE, StopReason.LOST, NOW, "its watcher is gone")
+EXITED = JobEnd(0, StopReason.EXITED, START + timedelta(minutes=2))
+LOST = JobEnd(UNKNOWN_EXIT_CODE, StopReason.LOST, NOW, "its watcher is gone")
 
 
 @pytest.mark.parametrize(
     ("answer", "machine", "state", "ended", "reason"),
     [
         # The machine answers.
-        (Answer(True), None, None, None, ""),
-        (Answer(True), OFF, None, None, ""),
-        (Answer(True, EXITED), ON_AGAIN, RunState.COMPLETED, EXITED.at, ""),
-        (Answer(True, replace(EXITED, exit_code=3)), None, RunState.FAILED, EXITED.at, ""),
-        (Answer(True, Ended(143, StopReason.IDLE, OFF_AT, "no job")), None, RunState.CANCELLED, OFF_AT, "idle: no job"),
-        (Answer(True, LOST), None, RunState.LOST, NOW, "its watcher is gone"),
-        (Answer(True, LOST), ON_AGAIN, RunState.LOST, OFF_AT, "my-dsvm was restarted"),
-        (Answer(True, replace(LOST, exit_code=143, at=START)), ON_AGAIN, RunState.LOST, START, "my-dsvm was restarted"),
+        (RunAnswer(True), None, None, None, ""),
+        (RunAnswer(True), OFF, None, None, ""),
+        (RunAnswer(True, EXITED), ON_AGAIN, RunState.COMPLETED, EXITED.at, ""),
+        (RunAnswer(True, replace(EXITED, exit_code=3)), None, RunState.FAILED, EXITED.at, ""),
         (
-            Answer(False),
+            RunAnswer(True, JobEnd(143, StopReason.IDLE, OFF_AT, "no job")),
+            None,
+            RunState.CANCELLED,
+            OFF_AT,
+            "idle: no job",
+        ),
+        (RunAnswer(True, LOST), None, RunState.LOST, NOW, "its watcher is gone"),
+        (RunAnswer(True, LOST), ON_AGAIN, RunState.LOST, OFF_AT, "my-dsvm was restarted"),
+        (
+            RunAnswer(True, replace(LOST, exit_code=143, at=START)),
+            ON_AGAIN,
+            RunState.LOST,
+            START,
+            "my-dsvm was restarted",
+        ),
+        (
+            RunAnswer(False),
             ON_AGAIN,
             RunState.LOST,
             OFF_AT,
@@ -75,8 +87,8 @@ LOST = Ended(UNKNOWN_EXIT_CODE, StopReason.LOST, NOW, "its watcher is gone")
         ),
     ],
 )
-def test_settle(
-    answer: Answer | None, machine: MachinePower | None, state: RunState | None, ended: datetime | None, reason: str
+def test_run_is_settled_from_the_answers(
+    answer: RunAnswer | None, machine: MachinePower | None, state: RunState | None, ended: datetime | None, reason: str
 ) -> None:
     fields = settle(RUN, answer, machine)
     settled = replace(RUN, **fields)
@@ -85,12 +97,12 @@ def test_settle(
 
 
 def test_settled_run_has_the_time_of_its_job() -> None:
-    assert settle(RUN, Answer(True, EXITED), None)["timings"] == {"job": 120.0}
+    assert settle(RUN, RunAnswer(True, EXITED), None)["timings"] == {"job": 120.0}
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state.is_over])
-def test_run_that_is_over_stays_as_it_is(state: RunState) -> None:
-    assert settle(replace(RUN, state=state), Answer(True, EXITED), OFF) == {}
+def test_ended_run_is_not_changed(state: RunState) -> None:
+    assert settle(replace(RUN, state=state), RunAnswer(True, EXITED), OFF) == {}
 
 
 @pytest.mark.parametrize(
@@ -98,24 +110,24 @@ def test_run_that_is_over_stays_as_it_is(state: RunState) -> None:
     [
         ({"job": None}, None, RunState.LOST),
         ({"job": None, "reason": "cancelled"}, None, RunState.CANCELLED),
-        ({}, Answer(False), RunState.LOST),
+        ({}, RunAnswer(False), RunState.LOST),
     ],
 )
-def test_run_whose_job_never_began_is_lost_or_cancelled(
-    changes: dict[str, Any], answer: Answer | None, state: RunState
+def test_run_whose_job_never_started_is_lost_or_cancelled(
+    changes: dict[str, Any], answer: RunAnswer | None, state: RunState
 ) -> None:
     run = replace(RUN, state=RunState.PREPARING, started=None, **changes)
     settled = replace(run, **settle(run, answer, None))
     assert (settled.state, settled.job, settled.ended) == (state, None, None)
 
 
-def test_run_that_someone_cancelled_is_cancelled_however_it_ended() -> None:
-    found = settle(replace(RUN, reason="cancelled"), Answer(True, replace(EXITED, exit_code=143)), None)
+def test_cancelled_run_is_cancelled_however_its_job_ended() -> None:
+    found = settle(replace(RUN, reason="cancelled"), RunAnswer(True, replace(EXITED, exit_code=143)), None)
     assert (found["state"], found["exit_code"]) == (RunState.CANCELLED, 143)
 
 
 @pytest.mark.parametrize("power", [Power.GONE, Power.REPLACED])
-def test_outputs_of_a_deleted_machine_are_not_looked_for(power: Power) -> None:
+def test_outputs_of_a_deleted_machine_are_not_fetched(power: Power) -> None:
     gone = replace(RUN, **settle(RUN, None, MachinePower(power)))
     assert (gone.machine, gone.is_unfetched) == ("", False)
     assert "not fetched" in gone.warnings[0]
@@ -141,15 +153,15 @@ def test_next_command_after_a_machine_went_off_is_up(changes: dict[str, Any], is
     assert not replace(run, outputs=Outputs(complete=True)).is_unfetched
 
 
-def test_times_of_a_run_are_from_the_clock_of_its_machine() -> None:
-    """The clock of this computer is three minutes ahead, and the job took one."""
+def test_times_of_a_run_are_from_its_machines_clock() -> None:
+    """This computer's clock is three minutes ahead, and the job took one minute."""
     began = START - timedelta(minutes=3)
-    ended = Ended(0, StopReason.EXITED, began + timedelta(minutes=1), started=began)
-    found = settle(RUN, Answer(True, ended), None)
+    ended = JobEnd(0, StopReason.EXITED, began + timedelta(minutes=1), started=began)
+    found = settle(RUN, RunAnswer(True, ended), None)
     assert (found["started"], found["ended"], found["timings"]["job"]) == (began, ended.at, 60.0)
 
 
 def test_run_does_not_end_before_it_started() -> None:
-    ended = Ended(0, StopReason.EXITED, START - timedelta(seconds=1))
-    found = settle(RUN, Answer(True, ended), None)
+    ended = JobEnd(0, StopReason.EXITED, START - timedelta(seconds=1))
+    found = settle(RUN, RunAnswer(True, ended), None)
     assert (found["started"], found["ended"], found["timings"]["job"]) == (START, START, 0.0)

@@ -1,4 +1,4 @@
-"""Outputs that are here: listed, compared, copied."""
+"""Fetched outputs are listed, compared and copied."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def refusal(outputs: Path, destination: Path, *, replace: bool = False) -> str:
     return diagnostic.note or ""
 
 
-def test_files_in_order_and_links_as_links(tmp_path: Path) -> None:
+def test_files_are_sorted_and_links_not_followed(tmp_path: Path) -> None:
     outputs = make(tmp_path / "o", b="22", a__c="1", a__d__e="")
     (outputs / "nowhere").symlink_to("/no/such/file")
     (outputs / "up").symlink_to("..")
@@ -43,7 +43,7 @@ def test_files_in_order_and_links_as_links(tmp_path: Path) -> None:
     assert kept_files(tmp_path / "absent") == []
 
 
-def test_what_differs(tmp_path: Path) -> None:
+def test_differences_are_listed(tmp_path: Path) -> None:
     a = make(tmp_path / "a", same="1", size="1", content="12", only="1", x__y="1")
     b = make(tmp_path / "b", same="1", size="12", content="13", other="1", x__y="1")
     for folder, leads in ((a, "here"), (b, "there")):
@@ -60,14 +60,14 @@ def test_what_differs(tmp_path: Path) -> None:
     assert {each.how for each in compare(tmp_path / "absent", b)} == {Unlike.ONLY_B}
 
 
-def test_an_empty_file_and_a_link_are_not_the_same(tmp_path: Path) -> None:
+def test_empty_file_and_link_differ(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", x=""), make(tmp_path / "b")
     (b / "x").symlink_to("y")
     assert [each.how for each in compare(a, b)] == [Unlike.CONTENT]
     assert [each.how for each in compare(b, a)] == [Unlike.CONTENT]
 
 
-def test_a_copy_keeps_modes_times_and_links(tmp_path: Path) -> None:
+def test_copy_keeps_modes_times_and_links(tmp_path: Path) -> None:
     outputs = make(tmp_path / "o", run__sh="#!/bin/sh", data="x")
     (outputs / "run/sh").chmod(0o750)
     os.utime(outputs / "data", (1, 1))
@@ -78,21 +78,21 @@ def test_a_copy_keeps_modes_times_and_links(tmp_path: Path) -> None:
     assert (destination / "data").stat().st_mtime == 1
     assert (destination / "latest").readlink() == Path("run/sh")
     assert kept_files(destination) == kept_files(outputs)
-    # Once more is no error: all is there.
+    # A second copy finds the same files and is not an error.
     copy_outputs(outputs, destination, replace=False)
 
 
-def test_what_is_there_is_not_overwritten_unless_told_so(tmp_path: Path) -> None:
+def test_existing_file_is_replaced_only_on_request(tmp_path: Path) -> None:
     outputs = make(tmp_path / "o", a="new", b="new", c="same")
     destination = make(tmp_path / "d", b="old", c="same", mine="mine")
     assert f"`{destination / 'b'}`" in refusal(outputs, destination)
-    assert not (destination / "a").exists()  # nothing at all was copied
+    assert not (destination / "a").exists()  # nothing was copied
     copy_outputs(outputs, destination, replace=True)
     assert [(destination / name).read_text() for name in ("a", "b", "c", "mine")] == ["new", "new", "same", "mine"]
 
 
 @pytest.mark.parametrize("there", ["link", "file", "folder"])
-def test_another_kind_of_thing_is_there(tmp_path: Path, there: str) -> None:
+def test_path_of_another_kind_exists(tmp_path: Path, there: str) -> None:
     outputs, destination, elsewhere = make(tmp_path / "o", a="new"), make(tmp_path / "d"), make(tmp_path / "e", a="new")
     match there:
         case "link":
@@ -108,14 +108,14 @@ def test_another_kind_of_thing_is_there(tmp_path: Path, there: str) -> None:
         with pytest.raises(Problem) as problem:
             copy_outputs(outputs, destination, replace=True)
         assert problem.value.diagnostics[0].code is Code.FILE_UNWRITABLE
-        assert list(destination.iterdir()) == [destination / "a"]  # nothing half made is left
+        assert list(destination.iterdir()) == [destination / "a"]  # no partial file is left
     else:
         copy_outputs(outputs, destination, replace=True)
         assert kept_files(destination) == kept_files(outputs)
     assert (elsewhere / "a").read_text() == "new"
 
 
-def test_nothing_is_written_through_a_link_that_an_earlier_run_left(tmp_path: Path) -> None:
+def test_files_are_not_copied_through_links(tmp_path: Path) -> None:
     home = make(tmp_path / "home", keys="mine")
     destination = make(tmp_path / "d")
     (destination / "sub").symlink_to(home)
@@ -125,13 +125,13 @@ def test_nothing_is_written_through_a_link_that_an_earlier_run_left(tmp_path: Pa
     assert (home / "keys").read_text() == "mine"
 
 
-def test_a_file_where_a_folder_has_to_be(tmp_path: Path) -> None:
+def test_file_instead_of_a_parent_folder_is_refused(tmp_path: Path) -> None:
     outputs, destination = make(tmp_path / "o", sub__x="1"), make(tmp_path / "d", sub="file")
     refusal(outputs, destination, replace=True)
     assert (destination / "sub").read_text() == "file"
 
 
-def test_a_destination_that_is_a_file(tmp_path: Path) -> None:
+def test_destination_that_is_a_file_is_refused(tmp_path: Path) -> None:
     outputs, destination = make(tmp_path / "o", x="1"), tmp_path / "file"
     destination.write_text("mine")
     with pytest.raises(Problem) as problem:
@@ -140,7 +140,7 @@ def test_a_destination_that_is_a_file(tmp_path: Path) -> None:
     assert destination.read_text() == "mine"
 
 
-def test_odd_names(tmp_path: Path) -> None:
+def test_unusual_names_are_copied(tmp_path: Path) -> None:
     outputs = make(tmp_path / "o")
     for name in (b"a\xff", b"new\nline", "ü".encode()):
         Path(os.fsdecode(bytes(outputs) + b"/" + name)).write_text("1")

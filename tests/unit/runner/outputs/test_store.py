@@ -1,13 +1,14 @@
-"""Outputs as they are written here: never out of their folder, never twice."""
+"""Outputs are written only into their folder, and indexed."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from gpuinfra.remote.outputs import leads_inside, own_name, wire_name
+from gpuinfra.remote.folder import leads_inside, own_name, wire_name
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.outputs.store import OutputsFolder, OutputsIndex, Stamp
+from gpuinfra.runner.outputs.folder import OutputsFolder
+from gpuinfra.runner.outputs.index import OutputsIndex, Stamp
 
 
 @pytest.mark.parametrize(
@@ -21,19 +22,19 @@ from gpuinfra.runner.outputs.store import OutputsFolder, OutputsIndex, Stamp
         ("l", "..", False),
         ("d/l", "../../a", False),
         ("l", "/etc/shadow", False),
-        # `a` may be a link itself, and then this leads elsewhere than it looks.
+        # `a` may be a link itself, and then `a/..` is another folder.
         ("l", "a/../b", False),
         ("d/e/l", "../x/../../y", False),
         ("d/e/l", "../../y", True),
         ("l", "..a", True),
     ],
 )
-def test_links_that_lead_out_are_known(link: str, target: str, expected: bool) -> None:
+def test_links_out_of_the_folder_are_detected(link: str, target: str, expected: bool) -> None:
     assert leads_inside(link, target) is expected
 
 
 @pytest.mark.parametrize("name", [b"plain", "naïve 文".encode(), b"\xff\xfe", b"a\nb", b"-rf"])
-def test_names_of_any_bytes_travel(name: bytes) -> None:
+def test_names_with_any_bytes_are_encoded(name: bytes) -> None:
     assert os.fsencode(own_name(wire_name(os.fsdecode(name)))) == name
 
 
@@ -44,14 +45,14 @@ def part(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_file_is_placed_in_folders_that_are_made(tmp_path: Path, part: Path) -> None:
+def test_parent_folders_are_created(tmp_path: Path, part: Path) -> None:
     with OutputsFolder(tmp_path / "outputs") as folder:
         folder.place(part, "a/b/c")
     assert (tmp_path / "outputs/a/b/c").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", ".", "a/.", "a\0b", "a/"])
-def test_no_path_leads_out(tmp_path: Path, part: Path, path: str) -> None:
+def test_unsafe_paths_are_refused(tmp_path: Path, part: Path, path: str) -> None:
     with OutputsFolder(tmp_path / "outputs") as folder:
         with pytest.raises(JobError):
             folder.place(part, path)
@@ -63,8 +64,8 @@ def test_no_path_leads_out(tmp_path: Path, part: Path, path: str) -> None:
     assert list((tmp_path / "outputs").iterdir()) == []
 
 
-def test_no_link_is_written_through(tmp_path: Path, part: Path) -> None:
-    """A machine that lies sends a link, or one is here, and then a file behind it."""
+def test_files_are_not_written_through_links(tmp_path: Path, part: Path) -> None:
+    """A hostile machine may send a link and then a file behind it, or the link may already exist."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "mine").write_bytes(b"old")
@@ -82,13 +83,13 @@ def test_no_link_is_written_through(tmp_path: Path, part: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["/etc", "..", "a/../..", ""])
-def test_no_link_that_leads_out_is_made(tmp_path: Path, target: str) -> None:
+def test_unsafe_links_are_refused(tmp_path: Path, target: str) -> None:
     with OutputsFolder(tmp_path / "outputs") as folder, pytest.raises(JobError):
         folder.link("l", target)
     assert list((tmp_path / "outputs").iterdir()) == []
 
 
-def test_what_is_something_else_now_is_set_aside(tmp_path: Path, part: Path) -> None:
+def test_path_of_another_kind_is_renamed(tmp_path: Path, part: Path) -> None:
     outputs = tmp_path / "outputs"
     with OutputsFolder(outputs) as folder:
         folder.make("a/b", 0o755)
@@ -105,7 +106,7 @@ def test_what_is_something_else_now_is_set_aside(tmp_path: Path, part: Path) -> 
     assert str((outputs / "l").readlink()) == "a/b"
 
 
-def test_modes_leave_folders_writable_and_carry_no_setuid(tmp_path: Path) -> None:
+def test_folders_are_writable_and_never_setuid(tmp_path: Path) -> None:
     with OutputsFolder(tmp_path / "outputs") as folder:
         folder.make("d", 0o4555)
     assert (tmp_path / "outputs/d").stat().st_mode & 0o7700 == 0o700
@@ -114,13 +115,13 @@ def test_modes_leave_folders_writable_and_carry_no_setuid(tmp_path: Path) -> Non
 STAMP, OTHER = Stamp(10, 20, 30), Stamp(11, 21, 31)
 
 
-def indexed(path: Path) -> OutputsIndex:
+def read_index(path: Path) -> OutputsIndex:
     index = OutputsIndex(path)
     index.close()
     return index
 
 
-def test_the_index_is_remembered(tmp_path: Path) -> None:
+def test_index_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "index"
     index = OutputsIndex(path)
     index.add_file("a\udcff", STAMP, "digest")
@@ -128,12 +129,12 @@ def test_the_index_is_remembered(tmp_path: Path) -> None:
     index.add_part("whole", STAMP)
     index.add_file("whole", STAMP, "other")
     index.close()
-    found = indexed(path)
+    found = read_index(path)
     assert found.files == {"a\udcff": (STAMP, "digest"), "whole": (STAMP, "other")}
     assert found.parts == {"big": STAMP}
 
 
-def test_a_torn_or_foreign_line_costs_only_itself(tmp_path: Path) -> None:
+def test_invalid_lines_of_the_index_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "index"
     index = OutputsIndex(path)
     index.add_file("a", STAMP, "digest")
@@ -143,14 +144,14 @@ def test_a_torn_or_foreign_line_costs_only_itself(tmp_path: Path) -> None:
     index = OutputsIndex(path)
     index.add_file("c", OTHER, "digest")
     index.close()
-    assert indexed(path).files == {"a": (STAMP, "digest"), "c": (OTHER, "digest")}
+    assert read_index(path).files == {"a": (STAMP, "digest"), "c": (OTHER, "digest")}
 
 
-def test_the_index_does_not_grow_for_ever(tmp_path: Path) -> None:
+def test_index_is_compacted(tmp_path: Path) -> None:
     path = tmp_path / "index"
     for number in range(200):
         index = OutputsIndex(path)
         index.add_file("a", Stamp(number, 0, 0), "digest")
         index.close()
     assert len(path.read_text().splitlines()) < 100
-    assert indexed(path).files["a"][0].size == 199
+    assert read_index(path).files["a"][0].size == 199

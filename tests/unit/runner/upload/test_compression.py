@@ -1,4 +1,4 @@
-"""When it pays to compress."""
+"""Whether parts of an upload are compressed."""
 
 import os
 import zlib
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuinfra.runner.upload.send import BUFFERED, FAR_RATE, NEAR_RATE, Squeeze, pays
+from gpuinfra.runner.upload.compression import BUFFERED, FAR_RATE, NEAR_RATE, Compressor, pays
 
 TEXT = memoryview(b"def function(argument):\n    return argument\n" * 5000)
 NOISE = memoryview(os.urandom(len(TEXT)))
@@ -24,7 +24,7 @@ NEAR, FAR = 0.0001, 0.05
         (30e6, 50e6, 0.5, False),
     ],
 )
-def test_pays(link: float, speed: float, ratio: float, expected: bool) -> None:
+def test_compression_pays_on_slow_links(link: float, speed: float, ratio: float, expected: bool) -> None:
     assert pays(link, speed, ratio) is expected
 
 
@@ -35,68 +35,68 @@ def ticking(step: float) -> Iterator[float]:
         now += step
 
 
-def squeeze(delay: float, seconds: float = len(TEXT) / 100e6) -> Squeeze:
-    found = Squeeze(delay, ticking(seconds).__next__)
-    found.sent(BUFFERED, 0.0)
+def compressor(delay: float, seconds: float = len(TEXT) / 100e6) -> Compressor:
+    found = Compressor(delay, ticking(seconds).__next__)
+    found.note_sent(BUFFERED, 0.0)
     return found
 
 
-def test_the_first_guess_is_by_the_distance() -> None:
-    assert squeeze(NEAR).link == NEAR_RATE
-    assert squeeze(FAR).link == FAR_RATE
+def test_first_estimate_of_the_rate_depends_on_the_delay() -> None:
+    assert compressor(NEAR).link == NEAR_RATE
+    assert compressor(FAR).link == FAR_RATE
 
 
-def test_what_only_fills_buffers_says_nothing_of_the_link() -> None:
-    found = Squeeze(FAR)
+def test_first_bytes_do_not_change_the_estimate() -> None:
+    found = Compressor(FAR)
     for _ in range(4):
-        found.sent(BUFFERED // 4, 0.0001)
+        found.note_sent(BUFFERED // 4, 0.0001)
     assert found.link == FAR_RATE
-    found.sent(BUFFERED // 4, 0.0001)
+    found.note_sent(BUFFERED // 4, 0.0001)
     assert found.link > FAR_RATE
 
 
-def test_text_for_a_machine_far_away_is_compressed() -> None:
-    small = squeeze(FAR).compress(TEXT)
+def test_text_is_compressed_for_a_distant_machine() -> None:
+    small = compressor(FAR).compress(TEXT)
     assert small is not None
     assert zlib.decompress(small) == TEXT
 
 
-def test_text_for_a_machine_next_door_is_not() -> None:
-    assert squeeze(NEAR).compress(TEXT) is None
+def test_text_is_not_compressed_for_a_nearby_machine() -> None:
+    assert compressor(NEAR).compress(TEXT) is None
 
 
 def test_noise_is_never_compressed() -> None:
-    assert squeeze(FAR).compress(NOISE) is None
+    assert compressor(FAR).compress(NOISE) is None
 
 
-def test_a_link_that_turns_out_slow_changes_the_mind() -> None:
-    found = squeeze(NEAR)
+def test_slow_link_starts_compression() -> None:
+    found = compressor(NEAR)
     for _ in range(3):
-        found.sent(1_000_000, 1.0)
+        found.note_sent(1_000_000, 1.0)
     assert found.compress(TEXT) is not None
 
 
-def test_a_link_that_turns_out_fast_changes_the_mind() -> None:
-    found = squeeze(FAR)
+def test_fast_link_stops_compression() -> None:
+    found = compressor(FAR)
     for _ in range(30):
-        found.sent(1_000_000, 0.002)
+        found.note_sent(1_000_000, 0.002)
     assert found.compress(TEXT) is None
 
 
-def test_a_processor_that_turns_out_slow_changes_the_mind() -> None:
-    found = squeeze(FAR, seconds=len(TEXT) / 1e6)
+def test_slow_processor_stops_compression() -> None:
+    found = compressor(FAR, seconds=len(TEXT) / 1e6)
     tries = [found.compress(TEXT) is not None for _ in range(30)]
     assert tries[0]
     assert not tries[-1]
 
 
-def test_a_part_that_took_no_time_does_not_count_for_ever() -> None:
-    found = squeeze(FAR)
-    found.sent(1_000_000, 0.0)
+def test_infinite_rate_does_not_dominate_the_average() -> None:
+    found = compressor(FAR)
+    found.note_sent(1_000_000, 0.0)
     for _ in range(10):
-        found.sent(1_000_000, 1.0)
+        found.note_sent(1_000_000, 1.0)
     assert found.link < 2e6
 
 
-def test_the_least_of_data() -> None:
-    assert squeeze(FAR).compress(memoryview(b"x")) is None
+def test_tiny_part_is_not_compressed() -> None:
+    assert compressor(FAR).compress(memoryview(b"x")) is None

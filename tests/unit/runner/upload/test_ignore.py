@@ -1,4 +1,4 @@
-"""What ignore files leave out, by the rules of git. That git agrees is tested beside the real one."""
+"""Paths that ignore files leave out, by git's rules. An integration test compares them with git itself."""
 
 import random
 import re
@@ -44,12 +44,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("lines", "path", "is_folder", "is_left_out"), CASES)
-def test_a_file(lines: str, path: str, is_folder: bool, is_left_out: bool) -> None:
+def test_ignore_file_leaves_out_paths(lines: str, path: str, is_folder: bool, is_left_out: bool) -> None:
     ignore = Ignore().below("", lines.encode())
     assert ignore.leaves_out(path, is_folder) is is_left_out
 
 
-def test_the_file_further_down_goes_first() -> None:
+def test_ignore_file_further_down_takes_precedence() -> None:
     above = Ignore().below("", b"*.log\nbuild\n*.o")
     below = above.below("deep", b"!keep.log\n!build/\n/only.txt")
     assert not below.leaves_out("deep/keep.log", False)
@@ -57,16 +57,16 @@ def test_the_file_further_down_goes_first() -> None:
     assert below.leaves_out("deep/only.txt", False)
     assert not below.leaves_out("deep/down/only.txt", False)
     assert not below.leaves_out("deep/build", True)
-    # That its folder is taken says nothing of a file that another line names.
+    # An included folder can contain files that another line leaves out.
     assert below.leaves_out("deep/build/x.o", False)
     assert not below.leaves_out("deep/build/x.c", False)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     assert Ignore().below("", b"\xef\xbb\xbfsecret").leaves_out("secret", False)
 
 
-def test_lines_that_are_not_utf8_fit_names_that_are_not() -> None:
+def test_lines_that_are_not_utf8_match_such_names() -> None:
     assert Ignore().below("", b"caf\xe9").leaves_out("caf\udce9", False)
 
 
@@ -81,13 +81,13 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("line", "path"), SLOW)
-def test_line_with_many_wildcards_is_compared_quickly(line: str, path: str) -> None:
-    # Without end if every way to distribute the letters is tried.
+def test_line_with_many_wildcards_is_matched_quickly(line: str, path: str) -> None:
+    # Backtracking would take exponential time.
     assert not Ignore().below("", line.encode()).leaves_out(path, False)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_faster_expression_finds_the_same(seed: int) -> None:
+def test_faster_expression_matches_the_same_paths(seed: int) -> None:
     chance = random.Random(seed)
     words = ["*", "**", "?", "a", "b", "ab", "[ab]", "[a(]", "\\*", ".", "*", "/", "/**/", "/"]
     for _ in range(100):

@@ -1,16 +1,16 @@
-"""What a target answers to an upload does not fill the memory."""
+"""Replies of a target to an upload are limited in size."""
 
 import zlib
 
 import pytest
 
 from gpuinfra.runner.errors import RemoteError
-from gpuinfra.runner.upload.send import MOST_BYTES, _decompress
+from gpuinfra.runner.upload.send import MAX_ANSWER, _decompress
 
 
-def test_answer_that_is_too_large_is_refused() -> None:
-    with pytest.raises(RemoteError, match="more than 64 MiB"):
-        _decompress(zlib.compress(b"0" * (MOST_BYTES + 1)))
+def test_too_large_answer_is_refused() -> None:
+    with pytest.raises(RemoteError, match="larger than 64 MiB"):
+        _decompress(zlib.compress(b"0" * (MAX_ANSWER + 1)))
 
 
 def test_usual_answer_is_read() -> None:

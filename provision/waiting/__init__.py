@@ -1,1 +1,0 @@
-"""Waits: each has a deadline, can be interrupted, and is reported."""
