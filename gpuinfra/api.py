@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpuinfra.app.interruption import safe_interrupts
 from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.app.settings import Settings, open_settings
-from gpuinfra.diagnostics import Diagnostic, Problem
+from gpuinfra.diagnostics import Diagnostic, Problem, problem
 from gpuinfra.models.plan import Plan
 from gpuinfra.models.receipt import Receipt
 from gpuinfra.models.run import Run
@@ -163,7 +163,7 @@ def _located(spec: str | Path | Spec) -> LocatedSpec:
         return found[0]
     names = ", ".join(f"`{each.spec.name}`" for each in found)
     note, help_line = f"`{spec}` describes {names}", "call it once for each of them, with a `Spec`"
-    raise Problem(Diagnostic(Code.USAGE, "more than one machine", note=note, help=help_line), exit_code=Exit.USAGE)
+    raise problem(Code.USAGE, "more than one machine", note, help_line, exit_code=Exit.USAGE)
 
 
 def validate(*paths: str | Path) -> list[Diagnostic]:

@@ -15,7 +15,7 @@ from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.host_keys import check_host_key, record_host_key
 from gpuinfra.app.passwords import Secret, read_password, secret_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.events import HostKeyDetails, Question
 from gpuinfra.models.results import AttachResult
 from gpuinfra.models.target import Checkup, Target, TargetCheck
@@ -73,8 +73,7 @@ def _taken(before: Target) -> Problem:
     """Return the Problem for a name that belongs to a local target: `attach` does not replace one."""
     note = f"`{before.name}` is a target of type `{before.type}`, on this computer"
     help_line = f"give another name, or `gpuinfra detach {quote(before.name)}` first"
-    diagnostic = Diagnostic(Code.FILE_EXISTS, "the name is taken", note=note, help=help_line)
-    return Problem(diagnostic, exit_code=Exit.USAGE)
+    return problem(Code.FILE_EXISTS, "the name is taken", note, help_line, exit_code=Exit.USAGE)
 
 
 def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bool:
@@ -134,7 +133,7 @@ def _write(workspace: Path, target: Target, before: Target | None, secret: Secre
 def _unwritable(error: Exception) -> Problem:
     note = f"the machine can be used, but its target files cannot be written: {error}"
     help_line = "look at the folder `aml_config` of the workspace"
-    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help=help_line))
+    return problem(Code.FILE_UNWRITABLE, "file cannot be written", note, help_line)
 
 
 def _forget(target: Target, *, unless: Target | None) -> None:
@@ -203,14 +202,12 @@ def _consent(shown: HostKey, options: AttachOptions, settings: Settings, fronten
         reason = "it was not accepted"
     else:
         reason = "there is no terminal to ask"
-    raise Problem(
-        Diagnostic(
-            Code.UNKNOWN_HOST_KEY,
-            "unknown host key",
-            note=f"{where} shows {shown.fingerprint} ({shown.kind}), and {reason}; nothing was written",
-            help=f"compare it with what the machine itself says (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
-            f"then: `{options.command(shown.fingerprint)}`",
-        ),
+    raise problem(
+        Code.UNKNOWN_HOST_KEY,
+        "unknown host key",
+        f"{where} shows {shown.fingerprint} ({shown.kind}), and {reason}; nothing was written",
+        f"compare it with what the machine itself says (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
+        f"then: `{options.command(shown.fingerprint)}`",
         exit_code=Exit.USAGE,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuinfra.app.options import require
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.images import check_container_image
 from gpuinfra.models.names import check_target_name
@@ -144,7 +144,7 @@ def _check_host_key(options: AttachOptions) -> None:
 
 
 def _wrong(code: Code, summary: str, note: str, help_line: str) -> Problem:
-    return Problem(Diagnostic(code, summary, note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(code, summary, note, help_line, exit_code=Exit.USAGE)
 
 
 def _usage(note: str) -> Problem:

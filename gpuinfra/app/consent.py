@@ -9,7 +9,7 @@ from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.remote_runs import ask_machine
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import kept_disk_help
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.consent import (
     Consent,
     Contact,
@@ -91,8 +91,7 @@ def _check_unchanged(
     if found:
         note = f"{'; '.join(found)}; nothing was changed{_still_billed(request, again)}"
         summary, help_line = "machine changed during the question", f"run `{request.command}` again"
-        diagnostic = Diagnostic(Code.NEEDS_CONSENT, summary, note=note, help=help_line)
-        raise Problem(diagnostic, exit_code=_exit_code(request, again))
+        raise problem(Code.NEEDS_CONSENT, summary, note, help_line, exit_code=_exit_code(request, again))
 
 
 def confirm_creation(plan: Plan, settings: Settings, frontend: Frontend, *, simulated: bool) -> None:
@@ -104,9 +103,8 @@ def confirm_creation(plan: Plan, settings: Settings, frontend: Frontend, *, simu
     if frontend.confirm(Question(f"{plan.name} will be created{cost}. Go on?")):
         return
     note = f"`{plan.name}` was not confirmed; nothing was created"
-    raise Problem(
-        Diagnostic(Code.NEEDS_CONSENT, "this would create a machine", note=note, help="run it again, or give `--yes`"),
-        exit_code=Exit.USAGE,
+    raise problem(
+        Code.NEEDS_CONSENT, "this would create a machine", note, "run it again, or give `--yes`", exit_code=Exit.USAGE
     )
 
 
@@ -127,13 +125,13 @@ def _known_runs(request: Request, settings: Settings) -> list[Run]:
 def _refused(
     request: Request, decision: Decision, answer: MachineAnswer, place: MachineId, *, simulated: bool
 ) -> Problem:
-    diagnostic = Diagnostic(
+    return problem(
         Code.NEEDS_CONSENT,
         _summary(decision),
-        note=f"{_note(request.name, decision)}; nothing was changed{_still_billed(request, answer)}",
-        help=_help(request, decision, kept_disk_help(place) if answer.is_deleted else "", simulated=simulated),
+        f"{_note(request.name, decision)}; nothing was changed{_still_billed(request, answer)}",
+        _help(request, decision, kept_disk_help(place) if answer.is_deleted else "", simulated=simulated),
+        exit_code=_exit_code(request, answer),
     )
-    return Problem(diagnostic, exit_code=_exit_code(request, answer))
 
 
 def _still_billed(request: Request, answer: MachineAnswer) -> str:

@@ -14,7 +14,7 @@ from gpuinfra.app.options import seconds_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import settle_runs
 from gpuinfra.app.specs import common_subscription
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.cost import CostReport, CostRow
 from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.models.resource import Kind
@@ -158,4 +158,4 @@ def _moment(text: str, now: datetime) -> datetime:
 
 def usage(summary: str, note: str, help_line: str) -> Problem:
     """Return the Problem for an invalid option."""
-    return Problem(Diagnostic(Code.USAGE, summary, note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(Code.USAGE, summary, note, help_line, exit_code=Exit.USAGE)

@@ -8,7 +8,7 @@ from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import settle_runs
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.events import Question
 from gpuinfra.models.results import DetachResult, unreachable_runs
 from gpuinfra.models.run import Run
@@ -45,13 +45,11 @@ def _files(workspace: Path, name: str) -> list[Path]:
     # A run configuration alone is not a target: it may belong to another one.
     if any(file.suffix == ".compute" for file in files):
         return files
-    raise Problem(
-        Diagnostic(
-            Code.NO_SUCH_TARGET,
-            "no such target",
-            note=f"there is no `{name}.compute` in `{workspace / 'aml_config'}`",
-            help=nearest_target(workspace, name) or "`gpuinfra targets --no-check` lists those that there are",
-        )
+    raise problem(
+        Code.NO_SUCH_TARGET,
+        "no such target",
+        f"there is no `{name}.compute` in `{workspace / 'aml_config'}`",
+        nearest_target(workspace, name) or "`gpuinfra targets --no-check` lists those that there are",
     )
 
 
@@ -72,13 +70,11 @@ def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], fron
     if frontend.can_ask and frontend.confirm(Question(f"Remove {listed}{lost}?")):
         return
     fetch = next((f"`gpuinfra outputs {run.id}` fetches outputs first; " for run in reversed(runs)), "")
-    raise Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this would remove files",
-            note=f"`{name}` is {listed}; nothing was removed{lost}",
-            help=f"{fetch}give `--yes` to remove them",
-        ),
+    raise problem(
+        Code.NEEDS_CONSENT,
+        "this would remove files",
+        f"`{name}` is {listed}; nothing was removed{lost}",
+        f"{fetch}give `--yes` to remove them",
         exit_code=Exit.USAGE,
     )
 
@@ -99,5 +95,4 @@ def _remove(files: list[Path], workspace: Path) -> None:
         except OSError as error:
             note = f"`{file}`: {error.strerror}"
             help_line = "remove it yourself, or run the same command again"
-            diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be removed", note=note, help=help_line)
-            raise Problem(diagnostic) from error
+            raise problem(Code.FILE_UNWRITABLE, "file cannot be removed", note, help_line) from error

@@ -14,7 +14,7 @@ from gpuinfra.app.plan import ssh_sources
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import one_spec
 from gpuinfra.app.ssh_key import public_key_for
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.provision.template import make_template, notes
 from gpuinfra.runner.connection import openssh
 from gpuinfra.runner.connection.host_key import HostKey
@@ -57,7 +57,7 @@ def _maker(form: str) -> Callable[[Settings, str, Frontend], Export]:
 
 def usage(note: str, help_line: str) -> Problem:
     """Return the Problem for an invalid option."""
-    return Problem(Diagnostic(Code.USAGE, "wrong usage", note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(Code.USAGE, "wrong usage", note, help_line, exit_code=Exit.USAGE)
 
 
 def _quoted(path: Path | str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ def write_file(
     try:
         write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content, replace=replace)
     except FileExistsError:
-        diagnostic = Diagnostic(
+        raise problem(
             Code.FILE_EXISTS,
             "file exists",
-            note=f"`{path}` was left as it is",
-            help="give another path, or `--yes` to replace it",
-        )
-        raise Problem(diagnostic, exit_code=Exit.USAGE) from None
+            f"`{path}` was left as it is",
+            "give another path, or `--yes` to replace it",
+            exit_code=Exit.USAGE,
+        ) from None
     except OSError as error:
         raise _unwritable(path, str(error.strerror)) from None
 
 
 def _unwritable(path: Path, reason: str) -> Problem:
-    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=f"`{path}`: {reason}"))
+    return problem(Code.FILE_UNWRITABLE, "file cannot be written", f"`{path}`: {reason}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Problem, problem
 from gpuinfra.models.events import Question
 from gpuinfra.models.target import Target
 from gpuinfra.runner.connection.host_key import HostKey
@@ -42,7 +42,7 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
         return target  # the caller reports an invalid key
     except HostKeyChanged as error:
         summary = "the machine's host key has changed"
-        raise Problem(Diagnostic(Code.OTHER_HOST_KEY, summary, note=str(error), help=error.help)) from error
+        raise problem(Code.OTHER_HOST_KEY, summary, str(error), error.help) from error
     return target
 
 
@@ -103,7 +103,7 @@ def own_ssh_files() -> SshFiles:
         return SshFiles(Path(FOLDER).expanduser())
     except RuntimeError as error:
         note = f"host keys are kept in `{FOLDER}`, and HOME is not set"
-        raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no home folder", note=note, help="set HOME")) from error
+        raise problem(Code.FILE_NOT_FOUND, "no home folder", note, "set HOME") from error
 
 
 @dataclass
@@ -170,4 +170,4 @@ def _require_known_machine(settings: Settings, target: Target, frontend: Fronten
         "someone else may have created it under this name. If the key is the right one, accept it: "
         f"`gpuinfra up SPEC --host-key {fingerprint}`; `--yes` accepts any key"
     )
-    raise Problem(Diagnostic(Code.UNKNOWN_HOST_KEY, summary, note=note, help=help_line))
+    raise problem(Code.UNKNOWN_HOST_KEY, summary, note, help_line)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuinfra.app.init import DEFAULT
 from gpuinfra.app.options import require
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.names import check_machine_name
 from gpuinfra.models.regions import check_region
 from gpuinfra.models.sizes import check_size
@@ -40,9 +40,7 @@ def _root(folder: Path) -> Path:
     """Return the project's folder, given it or its `aml_config`."""
     if not folder.is_dir():
         note, help_line = f"`{folder}` is not a directory", "name the project's folder"
-        raise Problem(
-            Diagnostic(Code.FILE_NOT_FOUND, "no such project", note=note, help=help_line), exit_code=Exit.USAGE
-        )
+        raise problem(Code.FILE_NOT_FOUND, "no such project", note, help_line, exit_code=Exit.USAGE)
     found = find_projects(folder)
     first = next(found, None)
     # `aml_config` may be a link. It belongs to the project that contains the link.
@@ -51,8 +49,7 @@ def _root(folder: Path) -> Path:
     others = [] if first is None else [str(first), *map(str, islice(found, 9))]
     note = f"there is no folder `aml_config` with targets, run configurations or environments in `{folder}`"
     help_line = f"there is one in {listed(others, 'and in')}" if others else "name a project's folder"
-    diagnostic = Diagnostic(Code.NO_PROJECT_FOUND, "no project found", note=note, help=help_line)
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
+    raise problem(Code.NO_PROJECT_FOUND, "no project found", note, help_line, exit_code=Exit.USAGE)
 
 
 def _loaded(text: str) -> Spec:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
+from gpuinfra.diagnostics import Code, Exit, Problem, Severity, problem
 from gpuinfra.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def with_request(job: JobSpec, request: JobRequest) -> JobSpec:
 
 def usage(summary: str, note: str, help_line: str | None = None, code: Code = Code.USAGE) -> Problem:
     """Return the Problem for an invalid option."""
-    return Problem(Diagnostic(code, summary, note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(code, summary, note, help_line, exit_code=Exit.USAGE)
 
 
 def size_of(option: str, text: str | None) -> int | None:
@@ -308,13 +308,11 @@ def confirm_local_job(job: JobSpec, settings: Settings, frontend: Frontend) -> N
     if frontend.can_ask and frontend.confirm(Question(question)):
         return
     built_in = next(each for each, kind in BUILT_IN.items() if kind == target.type)
-    raise Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this job would run on this computer",
-            note=f"`{file}` says that `{name}` is this computer, not a machine; nothing was run",
-            help=f"use `-c {built_in}`, or give `--yes` if you trust this project",
-        ),
+    raise problem(
+        Code.NEEDS_CONSENT,
+        "this job would run on this computer",
+        f"`{file}` says that `{name}` is this computer, not a machine; nothing was run",
+        f"use `-c {built_in}`, or give `--yes` if you trust this project",
         exit_code=Exit.USAGE,
     )
 

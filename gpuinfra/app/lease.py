@@ -15,7 +15,7 @@ from gpuinfra.app.machine_names import located
 from gpuinfra.app.options import seconds_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import is_path, one_spec, spec_named
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.models.consent import Effect
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
@@ -63,13 +63,11 @@ def _length(extend: str | None, *, release: bool) -> timedelta | None:
     if extend is None:
         return None
     if release:
-        raise Problem(
-            Diagnostic(
-                Code.USAGE,
-                "wrong usage",
-                note="`--extend` gives more time, and `--release` takes it all",
-                help="leave one of them out",
-            ),
+        raise problem(
+            Code.USAGE,
+            "wrong usage",
+            "`--extend` gives more time, and `--release` takes it all",
+            "leave one of them out",
             exit_code=Exit.USAGE,
         )
     return timedelta(seconds=seconds_of("--extend", extend))

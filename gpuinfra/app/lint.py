@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.lint.fix import LintResult, check_projects, fix_projects
 from gpuinfra.workbench.project import find_projects
 from gpuinfra.workspace import find_workspace
@@ -27,16 +27,16 @@ def _find(folders: list[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             note = f"`{folder}` is not a directory"
-            raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no such project", note=note), exit_code=Exit.USAGE)
+            raise problem(Code.FILE_NOT_FOUND, "no such project", note, exit_code=Exit.USAGE)
         for root in find_projects(folder):
             found.setdefault(root.resolve(), root)
     if found:
         return list(found.values())
     listed = ", ".join(f"`{folder}`" for folder in folders)
-    diagnostic = Diagnostic(
+    raise problem(
         Code.NO_PROJECT_FOUND,
         "no project found",
-        note=f"there is no folder `aml_config` with targets, run configurations or environments in {listed}",
-        help="name a project's folder: gpuinfra lint PROJECT",
+        f"there is no folder `aml_config` with targets, run configurations or environments in {listed}",
+        "name a project's folder: gpuinfra lint PROJECT",
+        exit_code=Exit.USAGE,
     )
-    raise Problem(diagnostic, exit_code=Exit.USAGE)

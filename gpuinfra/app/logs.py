@@ -11,7 +11,7 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import Settled, fetch_hint, settle_runs
 from gpuinfra.app.submit import exit_code_of
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, problem
 from gpuinfra.models.run import Run, unheard_hint
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.settle import went_off
@@ -85,4 +85,4 @@ def _show(path: Path, output: JobOutput) -> None:
         raise
     except OSError as error:
         note = f"`{path}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "log cannot be read", note=note)) from error
+        raise problem(Code.FILE_UNREADABLE, "log cannot be read", note) from error

@@ -12,7 +12,7 @@ from gpuinfra.app.access import CloudSession, check_target, cloud_errors, open_c
 from gpuinfra.app.host_keys import check_host_key
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import is_path, one_spec, spec_named, specs_meant
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.names import check_machine_name
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
@@ -54,8 +54,7 @@ def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
         return found[0]
     names = ", ".join(f"`{each.name}`" for each in found)
     note, help_line = f"`{word}` means {names}", "give the name of one of them"
-    diagnostic = Diagnostic(Code.USAGE, "more than one machine", note=note, help=help_line)
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
+    raise problem(Code.USAGE, "more than one machine", note, help_line, exit_code=Exit.USAGE)
 
 
 def _meant(settings: Settings, word: str, progress: Progress, errors: ErrorCollector | None = None) -> list[Named]:
@@ -138,7 +137,7 @@ def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]
     else:
         note = f"`{word}` is not a spec, a folder of specs, a machine or a target"
         help_line = did_you_mean(word, _known(settings, rows)) or "`gpuinfra status` lists the machines"
-    return Problem(Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(Code.NO_SUCH_MACHINE, "no such machine", note, help_line, exit_code=Exit.USAGE)
 
 
 def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -249,24 +248,20 @@ def with_known_key(workspace: Path, target: Target) -> Target:
 def _with_address(target: Target) -> Target:
     if target.address:
         return target
-    raise Problem(
-        Diagnostic(
-            Code.USAGE,
-            "no machine to log in to",
-            note=f"the target `{target.name}` is of type `{target.type}`, and has no address",
-            help="`gpuinfra targets` lists the targets with their addresses",
-        ),
+    raise problem(
+        Code.USAGE,
+        "no machine to log in to",
+        f"the target `{target.name}` is of type `{target.type}`, and has no address",
+        "`gpuinfra targets` lists the targets with their addresses",
         exit_code=Exit.USAGE,
     )
 
 
 def bad_host_key(error: Exception) -> Problem:
     """Return the Problem for a machine whose tags have no valid host key."""
-    return Problem(
-        Diagnostic(
-            Code.BAD_HOST_KEY,
-            "no valid host key",
-            note=str(error),
-            help="a machine that `gpuinfra up` did not make has no key of ours: `gpuinfra attach` meets it",
-        )
+    return problem(
+        Code.BAD_HOST_KEY,
+        "no valid host key",
+        str(error),
+        "a machine that `gpuinfra up` did not make has no key of ours: `gpuinfra attach` meets it",
     )

@@ -13,7 +13,7 @@ from gpuinfra.app.down import tear_down
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_names import Named
 from gpuinfra.app.sandbox import Sandbox
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.plan import Plan
 from gpuinfra.models.resource import Kind
@@ -141,9 +141,7 @@ def _ended_meanwhile(session: CloudSession, spec: Spec) -> Problem | None:
     if state not in ENDED:
         return None
     note = f"`{spec.name}` is {state}: it was ended while `up` waited for it; {ENDED[state]}"
-    return Problem(
-        Diagnostic(Code.NOT_READY, "machine was ended", note=note, help="`gpuinfra up SPEC` starts it again")
-    )
+    return problem(Code.NOT_READY, "machine was ended", note, "`gpuinfra up SPEC` starts it again")
 
 
 def _not_accepted(target: Target, spec: Spec, public_key: str, error: NotReady) -> Diagnostic:

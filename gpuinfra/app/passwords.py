@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -48,7 +48,7 @@ def read_password(frontend: Frontend) -> str:
     if not text or len(line) > LONGEST:
         note = "the first line of standard input is no password: empty, too long, or not UTF-8"
         help_line = "for example: `gpuinfra attach … --password-stdin < file`"
-        raise Problem(Diagnostic(Code.USAGE, "no password", note=note, help=help_line), exit_code=Exit.USAGE)
+        raise problem(Code.USAGE, "no password", note, help_line, exit_code=Exit.USAGE)
     return text
 
 

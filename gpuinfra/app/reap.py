@@ -13,7 +13,7 @@ from gpuinfra.app.ledger_recording import all_accounted, note, note_end
 from gpuinfra.app.remote_runs import ask_machine
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import common_subscription, readable_specs
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.consent import Consent, Effect, decide
 from gpuinfra.models.events import ReapInterrupted
 from gpuinfra.models.plan import Price
@@ -73,13 +73,11 @@ def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[
 
 def _check_start(specs: str | None, *, starts: bool) -> None:
     if starts and specs is None:
-        raise Problem(
-            Diagnostic(
-                Code.USAGE,
-                "`--start` needs specs",
-                note="which machines have hours, and which of them are holidays, is in the specs",
-                help="`gpuinfra reap --start --specs DIR`",
-            ),
+        raise problem(
+            Code.USAGE,
+            "`--start` needs specs",
+            "which machines have hours, and which of them are holidays, is in the specs",
+            "`gpuinfra reap --start --specs DIR`",
             exit_code=Exit.USAGE,
         )
 

@@ -12,7 +12,7 @@ from gpuinfra.app.access import cloud_of, power_of
 from gpuinfra.app.lease_renewal import renewing
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import Workspace, linked, machine_of, open_workspace, target_of_run
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -157,12 +157,10 @@ def lost_outputs(run: Run) -> Problem:
     """Return the Problem for outputs that are not all here."""
     missing = "; ".join(run.warnings) or "the target could not be asked for them"
     off = f"; where {run.machine} is off, `gpuinfra up SPEC` first" if run.machine else ""
-    return Problem(
-        Diagnostic(
-            Code.OUTPUTS_INCOMPLETE,
-            "outputs are not complete",
-            note=f"run {run.id}: {missing}",
-            help=f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest{off}",
-        ),
+    return problem(
+        Code.OUTPUTS_INCOMPLETE,
+        "outputs are not complete",
+        f"run {run.id}: {missing}",
+        f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest{off}",
         exit_code=Exit.FAILED,
     )

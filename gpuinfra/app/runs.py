@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpuinfra.app.machine_costs import with_costs
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, problem
 from gpuinfra.models.run import Run
 from gpuinfra.runner.outputs.copies import FileDifference, compare
 
@@ -20,5 +20,5 @@ def compare_runs(settings: Settings, a: str, b: str) -> tuple[Run, Run, list[Fil
         files = compare(*(workspace.run_folder(run.id) / "outputs" for run in (one, other)))
     except OSError as error:
         note = f"`{error.filename}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error
+        raise problem(Code.FILE_UNREADABLE, "file cannot be read", note) from error
     return one, other, files

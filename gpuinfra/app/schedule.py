@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.models.events import Question
 from gpuinfra.scheduling.rendering import CRONTAB, ScheduleOutcome
 
@@ -157,7 +157,7 @@ def _removed(paths: list[Path], settings: Settings, frontend: Frontend, *, asked
             path.unlink()
         except OSError as error:
             note = f"`{path}`: {error.strerror}"
-            raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be removed", note=note)) from None
+            raise problem(Code.FILE_UNWRITABLE, "file cannot be removed", note) from None
     return tuple(map(str, present))
 
 
@@ -173,13 +173,13 @@ def _consent(what: str, settings: Settings, frontend: Frontend) -> None:
         return
     if frontend.can_ask and frontend.confirm(Question(f"Somebody has changed {what}, or made it. Go on?")):
         return
-    diagnostic = Diagnostic(
+    raise problem(
         Code.FILE_EXISTS,
         "changed by somebody",
-        note=f"{what} is not as `gpuinfra schedule` wrote it, and was left as it is",
-        help="keep the change elsewhere, then give `--yes`",
+        f"{what} is not as `gpuinfra schedule` wrote it, and was left as it is",
+        "keep the change elsewhere, then give `--yes`",
+        exit_code=Exit.USAGE,
     )
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
 def is_untouched_file(path: Path) -> bool:
@@ -196,4 +196,4 @@ def _read(path: Path) -> str | None:
         return None
     except OSError as error:
         note = f"`{path}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from None
+        raise problem(Code.FILE_UNREADABLE, "file cannot be read", note) from None

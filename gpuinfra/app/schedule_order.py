@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpuinfra import __version__
 from gpuinfra.app.options import grace_of, seconds_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.suggest import did_you_mean, listed
 
 if TYPE_CHECKING:
@@ -156,13 +156,13 @@ def _specs_in_repository(specs: Path | None, settings: Settings) -> str:
 def _existing(specs: Path) -> Path:
     if specs.is_dir():
         return specs
-    diagnostic = Diagnostic(
+    raise problem(
         Code.FILE_NOT_FOUND,
         "no such directory",
-        note=f"`--specs {specs}` is not a directory",
-        help="give the folder that the specs are in",
+        f"`--specs {specs}` is not a directory",
+        "give the folder that the specs are in",
+        exit_code=Exit.USAGE,
     )
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
 def _check_plain(order: ReapSchedule) -> None:
@@ -172,9 +172,10 @@ def _check_plain(order: ReapSchedule) -> None:
 
 
 def _usage(note: str, help_line: str | None = None) -> Problem:
-    return Problem(
-        Diagnostic(
-            Code.USAGE, "wrong usage", note=note, help=help_line or "`gpuinfra schedule render --help` shows how"
-        ),
+    return problem(
+        Code.USAGE,
+        "wrong usage",
+        note,
+        help_line or "`gpuinfra schedule render --help` shows how",
         exit_code=Exit.USAGE,
     )

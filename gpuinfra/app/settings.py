@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -83,12 +83,10 @@ def _cloud_from_environment() -> Literal["azure", "sandbox"]:
         case "" | "azure":
             return "azure"
         case other:
-            raise Problem(
-                Diagnostic(
-                    Code.USAGE,
-                    "unknown cloud",
-                    note=f"GPUINFRA_CLOUD is `{other}`; it can be `azure` or `sandbox`",
-                    help=did_you_mean(other, CLOUDS),
-                ),
+            raise problem(
+                Code.USAGE,
+                "unknown cloud",
+                f"GPUINFRA_CLOUD is `{other}`; it can be `azure` or `sandbox`",
+                did_you_mean(other, CLOUDS),
                 exit_code=Exit.USAGE,
             )

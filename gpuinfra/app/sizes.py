@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuinfra.app.access import cloud_errors, open_session
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.offer import SizeOffers
 from gpuinfra.models.regions import REGIONS
 from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
@@ -45,16 +45,12 @@ def _model(word: str | None) -> str | None:
     if word is None or word.casefold() in known:
         return known[word.casefold()] if word else None
     if retired := retired_gpu(word):
-        raise Problem(
-            Diagnostic(Code.RETIRED_SIZE, "retired GPU", note=retired[0], help=retired[1]), exit_code=Exit.USAGE
-        )
-    raise Problem(
-        Diagnostic(
-            Code.UNKNOWN_GPU,
-            "unknown GPU",
-            note=f"no NC size has a `{word}`",
-            help=did_you_mean(word, GPU_MODELS) or f"there are {listed(GPU_MODELS, 'and')}",
-        ),
+        raise problem(Code.RETIRED_SIZE, "retired GPU", retired[0], retired[1], exit_code=Exit.USAGE)
+    raise problem(
+        Code.UNKNOWN_GPU,
+        "unknown GPU",
+        f"no NC size has a `{word}`",
+        did_you_mean(word, GPU_MODELS) or f"there are {listed(GPU_MODELS, 'and')}",
         exit_code=Exit.USAGE,
     )
 

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.machine_tasks import ErrorCollector
@@ -141,13 +141,11 @@ def one_located(settings: Settings, word: str) -> LocatedSpec:
     if len(found) == 1:
         return found[0]
     names = ", ".join(f"`{each.spec.name}`" for each in found)
-    raise Problem(
-        Diagnostic(
-            Code.USAGE,
-            "more than one machine",
-            note=f"`{word}` describes {names}",
-            help="give the name of one of them",
-        ),
+    raise problem(
+        Code.USAGE,
+        "more than one machine",
+        f"`{word}` describes {names}",
+        "give the name of one of them",
         exit_code=Exit.USAGE,
     )
 
@@ -177,14 +175,12 @@ def _no_spec(workspace: Path, name: str) -> Problem:
     from gpuinfra.suggest import did_you_mean
 
     names = [located.spec.name for located in load_paths([str(workspace)]).specs]
-    return Problem(
-        Diagnostic(
-            Code.NO_SPEC_FOUND,
-            "no spec found",
-            note=f"no spec below `{workspace}` describes a machine `{name}`",
-            help=did_you_mean(name, names)
-            or f"`gpuinfra validate {quote(str(workspace))}` shows those that there are; or give the spec's file",
-        ),
+    return problem(
+        Code.NO_SPEC_FOUND,
+        "no spec found",
+        f"no spec below `{workspace}` describes a machine `{name}`",
+        did_you_mean(name, names)
+        or f"`gpuinfra validate {quote(str(workspace))}` shows those that there are; or give the spec's file",
         exit_code=Exit.USAGE,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuinfra.app.host_keys import own_ssh_files
 from gpuinfra.app.machine_names import bad_host_key, target_named
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, problem
 from gpuinfra.models.target import Target
 from gpuinfra.programs import find_program
 from gpuinfra.runner.connection import openssh
@@ -50,7 +50,7 @@ def _remember(settings: Settings, name: str, *, configures: bool) -> tuple[Targe
         raise bad_host_key(error) from error
     except OSError as error:
         note = f"`{error.filename or files.folder}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from error
+        raise problem(Code.FILE_UNWRITABLE, "file cannot be written", note) from error
 
 
 def _is_included(file: Path) -> bool:
@@ -66,12 +66,10 @@ def ssh_program(name: str) -> str:
     """Return the path of OpenSSH's client. Raise Problem if it is not installed."""
     program = find_program(name)
     if program is None:
-        raise Problem(
-            Diagnostic(
-                Code.NO_SSH_PROGRAM,
-                "no `ssh` on this computer",
-                note="OpenSSH's client was not found in PATH",
-                help="install it, as with `apt-get install openssh-client`",
-            )
+        raise problem(
+            Code.NO_SSH_PROGRAM,
+            "no `ssh` on this computer",
+            "OpenSSH's client was not found in PATH",
+            "install it, as with `apt-get install openssh-client`",
         )
     return program

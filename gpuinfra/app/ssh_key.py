@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Problem, problem
 from gpuinfra.models.events import Question
 from gpuinfra.models.keys import OWN_KEY, lacks_key, own_private_key
 from gpuinfra.models.spec import Spec
@@ -35,7 +35,7 @@ def _create(settings: Settings, frontend: Frontend) -> None:
     except (OSError, ValueError, TypeError) as error:
         note = f"`{private}`: {error.strerror if isinstance(error, OSError) else 'not a private key that can be used'}"
         help_line = "name a key of your own in `admin.sshPublicKey`"
-        raise Problem(Diagnostic(Code.NO_PUBLIC_KEY, "no SSH key", note=note, help=help_line)) from error
+        raise problem(Code.NO_PUBLIC_KEY, "no SSH key", note, help_line) from error
     if is_new:
         frontend.note(f"created an SSH key for gpuinfra: {private}")
 
@@ -48,11 +48,9 @@ def _consents(settings: Settings, frontend: Frontend, private: Path) -> bool:
 
 
 def _no_key(private: Path) -> Problem:
-    return Problem(
-        Diagnostic(
-            Code.NO_PUBLIC_KEY,
-            "no SSH key",
-            note="`~/.ssh/id_ed25519.pub` is missing; nothing was created",
-            help=f"`--yes` creates one for gpuinfra, `{private}`; or name a key of your own in `admin.sshPublicKey`",
-        )
+    return problem(
+        Code.NO_PUBLIC_KEY,
+        "no SSH key",
+        "`~/.ssh/id_ed25519.pub` is missing; nothing was created",
+        f"`--yes` creates one for gpuinfra, `{private}`; or name a key of your own in `admin.sshPublicKey`",
     )

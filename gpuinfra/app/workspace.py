@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.app.access import check_target
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, problem
 from gpuinfra.models.resource import MachineId, parse_machine_id
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def _writing(workspace: Path) -> Iterator[None]:
         yield
     except OSError as error:
         note = f"`{workspace}`: {error.strerror}; what is known of runs is kept in its folder `.gpuinfra`"
-        diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="make it writable")
-        raise Problem(diagnostic) from error
+        raise problem(Code.FILE_UNWRITABLE, "file cannot be written", note, "make it writable") from error
 
 
 def with_spec(workspace: Workspace, job: JobSpec) -> tuple[JobSpec, Spec | None]:
@@ -171,7 +170,7 @@ def target_of_run(workspace: Workspace, run: Run) -> tuple[Target, Spec | None]:
         return target, spec
     note = f"run {run.id} was on {was}; `{run.configuration}` means {now} now"
     help_line = "restore the original configuration first: `gpuinfra up SPEC` with the spec of that machine"
-    raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help=help_line))
+    raise problem(Code.UNKNOWN_TARGET, "the target has changed", note, help_line)
 
 
 def machine_of(target: Target, spec: Spec | None) -> Spec | MachineId | None:

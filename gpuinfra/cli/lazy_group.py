@@ -13,7 +13,7 @@ from typer.main import get_command
 from gpuinfra import __version__
 from gpuinfra.cli.commands import COMMANDS
 from gpuinfra.cli.options import shared_parameters, start_command
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.suggest import did_you_mean
 
 
@@ -25,13 +25,11 @@ class Group(TyperGroup):
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
-            raise Problem(
-                Diagnostic(
-                    Code.UNKNOWN_COMMAND,
-                    "unknown command",
-                    note=f"`{word}` is not a command of `{path}`",
-                    help=did_you_mean(word, self.list_commands(ctx)) or f"`{path} --help` lists all commands",
-                ),
+            raise problem(
+                Code.UNKNOWN_COMMAND,
+                "unknown command",
+                f"`{word}` is not a command of `{path}`",
+                did_you_mean(word, self.list_commands(ctx)) or f"`{path} --help` lists all commands",
                 exit_code=Exit.USAGE,
             )
         return super().resolve_command(ctx, args)

@@ -10,7 +10,7 @@ import typer
 from gpuinfra.app.sandbox import Sandbox, fault_names
 from gpuinfra.cli.lazy_group import Group
 from gpuinfra.cli.options import start_command
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 
 sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -201,8 +201,7 @@ def quota(
     given = {"region": region, "family": family, "limit": limit}
     missing = [f"--{name}" for name, value in given.items() if value is None]
     if 0 < len(missing) < len(given):
-        diagnostic = Diagnostic(Code.USAGE, "wrong usage", note=f"a limit also needs {' and '.join(missing)}")
-        raise Problem(diagnostic, exit_code=Exit.USAGE)
+        raise problem(Code.USAGE, "wrong usage", f"a limit also needs {' and '.join(missing)}", exit_code=Exit.USAGE)
     with server.problems():
         client = server.client()
         state = client.get("quota") if missing else client.post("quota", given)
@@ -246,23 +245,19 @@ def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> No
     from gpuinfra.suggest import did_you_mean
 
     if (alone and name) or (fields and not name):
-        raise Problem(
-            Diagnostic(
-                Code.USAGE,
-                "wrong usage",
-                note="`--list` and `--clear` take no NAME; all other options need one",
-                help="see `gpuinfra sandbox fault --help`",
-            ),
+        raise problem(
+            Code.USAGE,
+            "wrong usage",
+            "`--list` and `--clear` take no NAME; all other options need one",
+            "see `gpuinfra sandbox fault --help`",
             exit_code=Exit.USAGE,
         )
     if name and name not in fault_names():
-        raise Problem(
-            Diagnostic(
-                Code.UNKNOWN_FAULT,
-                "unknown fault",
-                note=f"`{name}` is not a fault",
-                help=did_you_mean(name, fault_names()) or f"known faults: {', '.join(fault_names())}",
-            ),
+        raise problem(
+            Code.UNKNOWN_FAULT,
+            "unknown fault",
+            f"`{name}` is not a fault",
+            did_you_mean(name, fault_names()) or f"known faults: {', '.join(fault_names())}",
             exit_code=Exit.USAGE,
         )
 
@@ -271,13 +266,11 @@ def _seconds(text: str) -> int:
     # Unlike a spec's duration, this has seconds and no limit of thirty days.
     parts = re.fullmatch(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,8})m)?(?:(\d{1,10})s)?", text, re.ASCII)
     if not text or not parts:
-        raise Problem(
-            Diagnostic(
-                Code.BAD_DURATION,
-                "invalid duration",
-                note=f"`--advance {text}`: expected days, hours, minutes and seconds, in that order",
-                help="for example `30s`, `90m`, `1h30m`, `5h` or `45d`",
-            ),
+        raise problem(
+            Code.BAD_DURATION,
+            "invalid duration",
+            f"`--advance {text}`: expected days, hours, minutes and seconds, in that order",
+            "for example `30s`, `90m`, `1h30m`, `5h` or `45d`",
             exit_code=Exit.USAGE,
         )
     return sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86_400, 3600, 60, 1), strict=True))

@@ -11,7 +11,7 @@ import typer
 from gpuinfra.app.interruption import restore_signals
 from gpuinfra.app.settings import Settings
 from gpuinfra.cli.options import start_command
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
 INCLUDE = "Include ~/.gpuinfra/ssh/config"
 
@@ -70,6 +70,4 @@ def _hand_over(command: list[str]) -> None:
 
 
 def _usage(note: str) -> Problem:
-    return Problem(
-        Diagnostic(Code.USAGE, "wrong usage", note=note, help="see `gpuinfra ssh --help`"), exit_code=Exit.USAGE
-    )
+    return problem(Code.USAGE, "wrong usage", note, "see `gpuinfra ssh --help`", exit_code=Exit.USAGE)
