@@ -31,7 +31,7 @@ from gpuinfra.workbench.targets import check_destination, find_target, write_tar
 from gpuinfra.workspace import find_workspace
 
 SUMMARIES = {
-    "ssh": "no machine that runs jobs",
+    "ssh": "this machine cannot run jobs",
     "docker": "Docker does not work",
     "nvidia-runtime": "containers get no GPU",
     "gpu": "the GPU does not work",
@@ -107,7 +107,7 @@ def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret
 
 def _failure(check: TargetCheck) -> Diagnostic:
     without = "; or attach the machine without it: `--no-gpu`" if check.name in NEEDS_GPU and check.help else ""
-    help_line = f"{check.help}{without}" if check.help else "mend what is said above first"
+    help_line = f"{check.help}{without}" if check.help else "fix the problem above, then attach again"
     return Diagnostic(Code.UNFIT_MACHINE, SUMMARIES[check.name], note=check.found, help=help_line)
 
 
@@ -193,7 +193,7 @@ def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostK
 def _consent(shown: HostKey, options: AttachOptions, settings: Settings, frontend: Frontend) -> None:
     where = host_and_port(options.address, options.port)
     if settings.yes:
-        frontend.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
+        frontend.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), accepted unchecked: --yes")
         return
     if frontend.can_ask:
         details = HostKeyDetails(where, shown.kind, shown.fingerprint)
@@ -216,15 +216,15 @@ def _diagnostic(error: ConnectError, options: AttachOptions) -> Diagnostic:
     note = f"{error}; nothing was written"
     if isinstance(error, HostKeyMismatch):
         known = options.command(error.shown) if error.shown else options.command("KEY")
-        help_line = f"{error.help}. If you know that the machine has got a new key: `{known}`"
+        help_line = f"{error.help}. If you know that the machine has a new key: `{known}`"
         return Diagnostic(Code.OTHER_HOST_KEY, "the machine shows another host key", note=note, help=help_line)
     if isinstance(error, HostKeyInvalid):
-        help_line = "say the right one by `--host-key`, or take `hostKey` out of the target's file"
+        help_line = "give the right one with `--host-key`, or remove `hostKey` from the target's file"
         return Diagnostic(Code.BAD_HOST_KEY, "no valid host key", note=note, help=help_line)
     if isinstance(error, LoginRefused):
         help_line = _help_with_login(error, options)
-        return Diagnostic(Code.LOGIN_REFUSED, "the machine does not let us in", note=note, help=help_line)
-    help_line = error.help or "look whether it is the right address and port, and whether the machine is on"
+        return Diagnostic(Code.LOGIN_REFUSED, "the machine refuses the login", note=note, help=help_line)
+    help_line = error.help or "check the address and port, and that the machine is on"
     return Diagnostic(Code.NO_ANSWER, "the machine cannot be reached", note=note, help=help_line)
 
 
@@ -233,4 +233,4 @@ def _help_with_login(error: LoginRefused, options: AttachOptions) -> str:
         return error.help
     if options.identity:
         return f"is its public key in `~{options.username}/.ssh/authorized_keys` there? Otherwise give another `--key`"
-    return "give the private key by `--key`, or a password by `--password-stdin`"
+    return "give the private key with `--key`, or a password with `--password-stdin`"

@@ -95,10 +95,13 @@ def check_options(options: AttachOptions) -> None:
     if options.image and not options.docker:
         raise _usage("`--base-image` is for containers, and `--type remote` has none")
     if options.identity and options.by_password:
-        raise _usage("the login is by `--key` or by `--password-stdin`, not by both")
+        raise _usage("`--key` and `--password-stdin` exclude each other")
     if not is_user(options.username):
         raise _wrong(
-            Code.BAD_USERNAME, "invalid user name", f"nobody is called `{options.username}`", "as in `azureuser`"
+            Code.BAD_USERNAME,
+            "invalid user name",
+            f"`{options.username}` is not a valid user name",
+            "as in `azureuser`",
         )
     _check_host_key(options)
 
@@ -111,10 +114,10 @@ def read_address(address: str, port: int | None) -> tuple[str, int]:
     if not 0 < inner < 65536:
         raise _wrong(Code.BAD_ADDRESS, "invalid address", f"`{address}`: there is no port {inner}", "as in `host:5022`")
     if said is not None and port is not None and said != port:
-        raise _usage(f"`--address {address}` and `--port {port}` do not agree")
+        raise _usage(f"`--address {address}` and `--port {port}` contradict each other")
     if not is_host(host):
         name = host.rpartition("@")[2]
-        help_line = "the user's name is given by `--username`" if is_host(name) else "as in `203.0.113.7` or `gpu.lab`"
+        help_line = "give the user's name with `--username`" if is_host(name) else "as in `203.0.113.7` or `gpu.lab`"
         raise _wrong(Code.BAD_ADDRESS, "invalid address", f"`{address}` is neither a name nor an address", help_line)
     return host, port or inner
 

@@ -28,9 +28,9 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.store.history import History
 
 QUESTIONS = {
-    Effect.RESTART: "{} will be restarted. Go on?",
-    Effect.POWER_OFF: "{} will be switched off. Go on?",
-    Effect.DELETE_DISK: "What is on the disk of {} will be lost. Go on?",
+    Effect.RESTART: "{} will be restarted. Continue?",
+    Effect.POWER_OFF: "{} will be switched off. Continue?",
+    Effect.DELETE_DISK: "What is on the disk of {} will be lost. Continue?",
 }
 
 
@@ -100,7 +100,7 @@ def confirm_creation(plan: Plan, settings: Settings, frontend: Frontend, *, simu
         return
     price = plan.price.per_hour
     cost = "; its price is not known" if price is None else f" for ${price:.3f} an hour while it is on"
-    if frontend.confirm(Question(f"{plan.name} will be created{cost}. Go on?")):
+    if frontend.confirm(Question(f"{plan.name} will be created{cost}. Continue?")):
         return
     note = f"`{plan.name}` was not confirmed; nothing was created"
     raise problem(

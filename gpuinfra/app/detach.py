@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.frontend import Frontend, ask_or_refuse
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import settle_runs
 from gpuinfra.app.workspace import open_workspace
@@ -49,7 +49,7 @@ def _files(workspace: Path, name: str) -> list[Path]:
         Code.NO_SUCH_TARGET,
         "no such target",
         f"there is no `{name}.compute` in `{workspace / 'aml_config'}`",
-        nearest_target(workspace, name) or "`gpuinfra targets --no-check` lists those that there are",
+        nearest_target(workspace, name) or "`gpuinfra targets --no-check` lists all targets",
     )
 
 
@@ -64,19 +64,11 @@ def _runs_on(settings: Settings, name: str) -> list[Run]:
 
 def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], frontend: Frontend) -> None:
     listed = " and ".join(f"`{file}`" for file in files)
-    if settings.yes:
-        return
     lost = f"; {unreachable_runs(runs)}" if runs else ""
-    if frontend.can_ask and frontend.confirm(Question(f"Remove {listed}{lost}?")):
-        return
     fetch = next((f"`gpuinfra outputs {run.id}` fetches outputs first; " for run in reversed(runs)), "")
-    raise problem(
-        Code.NEEDS_CONSENT,
-        "this would remove files",
-        f"`{name}` is {listed}; nothing was removed{lost}",
-        f"{fetch}give `--yes` to remove them",
-        exit_code=Exit.USAGE,
-    )
+    note, help_line = f"`{name}` is {listed}; nothing was removed{lost}", f"{fetch}give `--yes` to remove them"
+    refusal = problem(Code.NEEDS_CONSENT, "this would remove files", note, help_line, exit_code=Exit.USAGE)
+    ask_or_refuse(settings, frontend, Question(f"Remove {listed}{lost}?"), refusal)
 
 
 def _forget(target: Target) -> bool:

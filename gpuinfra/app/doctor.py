@@ -91,7 +91,7 @@ def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]
     return checks
 
 
-REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd, github-actions, azure-pipelines"
+REAPER = "`gpuinfra schedule install --with cron` runs it here; also systemd, github-actions, azure-pipelines"
 
 
 def account(session: CloudSession) -> list[HealthCheck]:
@@ -121,7 +121,7 @@ def _place(session: CloudSession) -> HealthCheck:
 
 def _reaper() -> HealthCheck:
     """Return the check for the reaper. It cannot be seen from here, so it is only a note."""
-    return ok("reaper", "whether `gpuinfra reap` runs anywhere, again and again, cannot be seen from here", REAPER)
+    return ok("reaper", "whether `gpuinfra reap` runs regularly cannot be checked from here", REAPER)
 
 
 def _providers(session: CloudSession) -> list[HealthCheck]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.frontend import Frontend, ask_or_refuse
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Problem, problem
 from gpuinfra.models.events import Question
@@ -163,11 +163,10 @@ def _require_known_machine(settings: Settings, target: Target, frontend: Fronten
     if settings.yes:
         frontend.note(f"{target.machine} {found}; used because of --yes")
         return
-    if frontend.can_ask and frontend.confirm(Question("Use this machine?", f"{target.machine} {found}")):
-        return
     summary, note = "the machine is not known here", f"`{target.machine}` {found}; nothing was sent to it"
     help_line = (
         "someone else may have created it under this name. If the key is the right one, accept it: "
         f"`gpuinfra up SPEC --host-key {fingerprint}`; `--yes` accepts any key"
     )
-    raise problem(Code.UNKNOWN_HOST_KEY, summary, note, help_line)
+    refusal = problem(Code.UNKNOWN_HOST_KEY, summary, note, help_line)
+    ask_or_refuse(settings, frontend, Question("Use this machine?", f"{target.machine} {found}"), refusal)

@@ -23,17 +23,17 @@ def import_project(
     folder: Path, target: str | None, region: str | None, size: str | None, name: str | None
 ) -> tuple[Path, ImportResult, Spec]:
     """Return the project's folder, the result of the import, and its spec. The project is not changed."""
-    wishes = ImportOptions(target, region, size, name)
-    _check(wishes)
+    options = ImportOptions(target, region, size, name)
+    _check(options)
     root = _root(folder)
-    imported = make(load_project(root), wishes)
+    imported = make(load_project(root), options)
     return root, imported, _loaded(imported.spec_text)
 
 
-def _check(wishes: ImportOptions) -> None:
-    require(check_region, wishes.region, f"--region {wishes.region}", "import")
-    require(check_size, wishes.size, f"--size {wishes.size}", "import")
-    require(check_machine_name, wishes.name, f"--name {wishes.name}", "import")
+def _check(options: ImportOptions) -> None:
+    require(check_region, options.region, f"--region {options.region}", "import")
+    require(check_size, options.size, f"--size {options.size}", "import")
+    require(check_machine_name, options.name, f"--name {options.name}", "import")
 
 
 def _root(folder: Path) -> Path:

@@ -175,7 +175,7 @@ class LeaseRenewal:
             if self._over.is_set():
                 return
             renewed = _renew(cloud, self._spec)
-        logger.debug("the lease of %s goes on until %s", self._spec.name, renewed.until)
+        logger.debug("the lease of %s now ends at %s", self._spec.name, renewed.until)
         if renewed.old_stop:
             self._say(
                 f"Azure's daily schedule may still stop {self._spec.name} at {renewed.old_stop:%H:%M} UTC: "
@@ -186,7 +186,7 @@ class LeaseRenewal:
             self._say(only_schedule(self._spec.name, renewed.until))
         if renewed.capped:
             self._capped_at = renewed.until
-            self._say(f"{self._spec.name} goes off at {renewed.until:%H:%M} UTC, whatever runs on it: its cost cap")
+            self._say(f"{self._spec.name} is deallocated at {renewed.until:%H:%M} UTC even if a job runs: its cost cap")
 
     def _say(self, text: str) -> None:
         """Report a text once, because retries may repeat it."""
@@ -237,7 +237,7 @@ def only_schedule(name: str, until: datetime) -> str:
     """Return a sentence that says why a lease ends earlier than requested."""
     return (
         f"the guest agent cannot switch {name} off, and Azure's schedule can do so only within a day: the lease ends "
-        f"at {until:%Y-%m-%d %H:%M} UTC; `gpuinfra doctor {quote(name)}` says what the agent lacks"
+        f"at {until:%Y-%m-%d %H:%M} UTC; `gpuinfra doctor {quote(name)}` shows what the agent lacks"
     )
 
 

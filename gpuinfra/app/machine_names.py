@@ -263,5 +263,5 @@ def bad_host_key(error: Exception) -> Problem:
         Code.BAD_HOST_KEY,
         "no valid host key",
         str(error),
-        "a machine that `gpuinfra up` did not make has no key of ours: `gpuinfra attach` meets it",
+        "`gpuinfra attach` records the key of a machine that `gpuinfra up` did not create",
     )

@@ -26,7 +26,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 16
-# After Ctrl-C, requests that Azure has not answered may go on longer than the user wants to wait.
+# After Ctrl-C, unanswered requests to Azure may take longer than the user wants to wait.
 SETTLE_SECONDS = 2.0
 
 

@@ -46,7 +46,7 @@ def read_password(frontend: Frontend) -> str:
     except UnicodeDecodeError:
         text = ""  # the exception contains the whole line, so drop it
     if not text or len(line) > LONGEST:
-        note = "the first line of standard input is no password: empty, too long, or not UTF-8"
+        note = "the first line of standard input is empty, too long, or not UTF-8"
         help_line = "for example: `gpuinfra attach … --password-stdin < file`"
         raise problem(Code.USAGE, "no password", note, help_line, exit_code=Exit.USAGE)
     return text

@@ -76,7 +76,7 @@ def _check_start(specs: str | None, *, starts: bool) -> None:
         raise problem(
             Code.USAGE,
             "`--start` needs specs",
-            "which machines have hours, and which of them are holidays, is in the specs",
+            "the specs say which machines have hours, and on which days",
             "`gpuinfra reap --start --specs DIR`",
             exit_code=Exit.USAGE,
         )
@@ -90,7 +90,7 @@ def _folder(specs: str | None) -> tuple[Path | None, str | None]:
     """
     if specs is None or Path(specs).is_dir():
         return (Path(specs) if specs else None), None
-    return None, f"`{specs}` is not a directory: no machine was held against its spec, and nothing else was removed"
+    return None, f"`{specs}` is not a directory: machines were not compared with specs, and nothing was removed"
 
 
 def _rules(
@@ -102,8 +102,8 @@ def _rules(
     rules = replace(wished, specs=specs, repository=history.repository, deleted=history.deleted)
     if wished.deletes and _state(settings) is None and not settings.yes:
         note = (
-            f"nothing is deleted: `{settings.workspace}` knows of no runs, so their outputs may not be fetched; "
-            "`--workspace` names the one that knows, `--yes` deletes all the same"
+            f"nothing is deleted: `{settings.workspace}` has no recorded runs, so unfetched outputs could be lost; "
+            "use `--workspace` with the right project, or `--yes` to delete anyway"
         )
         return replace(rules, deletes=False), [*notes, note]
     try:

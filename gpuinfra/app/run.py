@@ -233,7 +233,7 @@ class RunWorkflow:
         if self.work and self.work.is_off:
             return None  # it is already off, and the receipt proves it
         if self.after_run == KEEP:
-            return f"{self.spec.name} is kept, as was asked: {self._stops}"
+            return f"{self.spec.name} is kept, as requested: {self._stops}"
         run = self.work.run if self.work else None
         # A job may run although its start was never confirmed.
         has_begun = run and (run.started or (run.job and not self.interrupted))

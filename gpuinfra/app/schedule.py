@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import ask_or_refuse
 from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Exit, problem
@@ -169,17 +170,10 @@ def _consent_to_touched(paths: list[Path], settings: Settings, frontend: Fronten
 
 def _consent(what: str, settings: Settings, frontend: Frontend) -> None:
     """Ask before changing what is not as gpuinfra wrote it. Raise Problem if the user refuses."""
-    if settings.yes:
-        return
-    if frontend.can_ask and frontend.confirm(Question(f"Somebody has changed {what}, or made it. Go on?")):
-        return
-    raise problem(
-        Code.FILE_EXISTS,
-        "changed by somebody",
-        f"{what} is not as `gpuinfra schedule` wrote it, and was left as it is",
-        "keep the change elsewhere, then give `--yes`",
-        exit_code=Exit.USAGE,
-    )
+    found = f"{what} was not written by `gpuinfra schedule`, or was changed"
+    note, help_line = f"{found}; it was left as it is", "keep the change elsewhere, then give `--yes`"
+    refusal = problem(Code.FILE_EXISTS, "not as gpuinfra wrote it", note, help_line, exit_code=Exit.USAGE)
+    ask_or_refuse(settings, frontend, Question(f"{found}. Overwrite it?"), refusal)
 
 
 def is_untouched_file(path: Path) -> bool:

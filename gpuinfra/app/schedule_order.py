@@ -92,7 +92,7 @@ def _package(word: str | None) -> str:
         return word
     raise _usage(
         "`--package` is needed: what pip installs on the runner has rights in Azure",
-        f"say where your team gets it from: `--package git+https://HOST/REPOSITORY@TAG`, or `gpuinfra=={__version__}` "
+        f"give the source of your team: `--package git+https://HOST/REPOSITORY@TAG`, or `gpuinfra=={__version__}` "
         "from an index that you trust",
     )
 
@@ -119,14 +119,14 @@ def _check_fit(words: Words, scheduler: Scheduler, settings: Settings) -> None:
     }
     for option, (value, fitting) in given.items():
         if value is not None and scheduler not in fitting:
-            raise _usage(f"`{option}` means nothing to {scheduler}; it is for {listed(fitting, 'and')}")
+            raise _usage(f"`{option}` has no effect for {scheduler}; it is for {listed(fitting, 'and')}")
     if words.start and words.specs is None and not scheduler.in_repository:
-        raise _usage("`--start` needs `--specs`: which machines should be on, and when, is said there")
+        raise _usage("`--start` needs `--specs`: the specs say which machines should be on, and when")
     patterns = {"--package": PACKAGE_WORD, "--branch": BRANCH_WORD, "--connection": CONNECTION_WORD}
     for option, pattern in patterns.items():
         value = given[option][0]
         if value is not None and not re.fullmatch(pattern, str(value)):
-            raise _usage(f"`{option} {value}` has a sign in it that cannot stand there, or nothing")
+            raise _usage(f"`{option} {value}` is empty, or contains a character that is not allowed")
 
 
 def _interval(text: str, scheduler: Scheduler) -> Interval:
@@ -135,10 +135,10 @@ def _interval(text: str, scheduler: Scheduler) -> Interval:
 
     minutes, least = seconds_of("--every", text) / 60, LEAST_MINUTES.get(scheduler, 1)
     if minutes < least:
-        raise _usage(f"`--every {text}`: {scheduler} runs nothing more often than every {least}m")
+        raise _usage(f"`--every {text}`: {scheduler} runs at most every {least}m")
     if nearest_interval(minutes).minutes == minutes:
         return Interval(int(minutes))
-    note = f"`--every {text}` does not come round evenly: it has to divide an hour, or be hours that divide a day"
+    note = f"`--every {text}` is not a regular interval: it must divide an hour, or be hours that divide a day"
     raise _usage(note, f"the nearest is `{nearest_interval(minutes)}`")
 
 

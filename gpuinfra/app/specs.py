@@ -180,7 +180,7 @@ def _no_spec(workspace: Path, name: str) -> Problem:
         "no spec found",
         f"no spec below `{workspace}` describes a machine `{name}`",
         did_you_mean(name, names)
-        or f"`gpuinfra validate {quote(str(workspace))}` shows those that there are; or give the spec's file",
+        or f"`gpuinfra validate {quote(str(workspace))}` lists all specs; or give the spec's file",
         exit_code=Exit.USAGE,
     )
 

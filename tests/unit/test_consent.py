@@ -213,7 +213,7 @@ NEW = replace(plan(change(Action.ADD)), price=Price(0.631))
 def test_terminal_is_asked_once_before_a_machine_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = Questions(monkeypatch, answer=True)
     consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
-    assert questions.asked == ["my-dsvm will be created for $0.631 an hour while it is on. Go on?"]
+    assert questions.asked == ["my-dsvm will be created for $0.631 an hour while it is on. Continue?"]
 
 
 def test_declined_creation_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_terminal_is_asked_before_a_machine_that_refuses_the_login_is_switched_o
     with pytest.raises(Problem) as caught:
         run_down(monkeypatch, tmp_path, REFUSED)
     assert caught.value.exit_code is Exit.LEFT_BEHIND
-    assert questions.asked == ["my-dsvm will be switched off. Go on?"]
+    assert questions.asked == ["my-dsvm will be switched off. Continue?"]
     assert "my-dsvm does not accept your SSH key" in capsys.readouterr().err
     Questions(monkeypatch, answer=True)
     run_down(monkeypatch, tmp_path, REFUSED, REFUSED)
