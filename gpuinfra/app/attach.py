@@ -28,7 +28,6 @@ from gpuinfra.runner.readiness import examine
 from gpuinfra.workbench.compute import joined_address
 from gpuinfra.workbench.project import load_project
 from gpuinfra.workbench.targets import check_destination, find_target, write_target
-from gpuinfra.workspace import find_workspace
 
 SUMMARIES = {
     "ssh": "this machine cannot run jobs",
@@ -42,7 +41,7 @@ NEEDS_GPU = ("nvidia-runtime", "gpu")
 
 def attach(settings: Settings, options: AttachOptions, seconds: float, frontend: Frontend) -> AttachResult:
     """Check the machine, write its target files, and return the result. Raise Problem if a check fails."""
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     before = find_target(workspace, options.name)
     if before and not before.address:
         raise _taken(before)

@@ -31,7 +31,6 @@ from gpuinfra.provision.names import machine_key
 from gpuinfra.provision.ownership import machine_of_row, partition
 from gpuinfra.store.history import History as Runs
 from gpuinfra.suggest import did_you_mean
-from gpuinfra.workspace import find_workspace
 
 SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
@@ -46,7 +45,7 @@ def cost(settings: Settings, since: str, by: str | None, tag: str | None, fronte
     """Return what machines have cost since a time, by machine, run or tag."""
     wanted = _wanted(by, tag)
     _moment(since, datetime.now(UTC))  # report an invalid value before any request
-    specs = load_paths([str(find_workspace(settings.workspace))]).specs
+    specs = load_paths([str(settings.folder)]).specs
     with cloud_errors("reading what machines cost"):
         session = open_session(settings, common_subscription(specs), SECONDS, frontend)
         return CostQuery(session, frontend).report(since, wanted, tag)

@@ -17,12 +17,12 @@ from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
 from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
 from gpuinfra.workbench.project import load_project
 from gpuinfra.workbench.targets import nearest_target, target_files, target_of
-from gpuinfra.workspace import check_inside, find_workspace
+from gpuinfra.workspace import check_inside
 
 
 def detach(settings: Settings, name: str, frontend: Frontend) -> DetachResult:
     """Remove a target's two files, and its password from the keyring."""
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     files = _files(workspace, name)
     project = load_project(workspace)
     compute = project.computes.get(name)

@@ -31,7 +31,6 @@ from gpuinfra.provision.market.preflight import PROVIDERS
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
-from gpuinfra.workspace import find_workspace
 
 SECONDS = 120.0
 """For all checks, including the waits that Azure asks for."""
@@ -60,7 +59,7 @@ def examine(settings: Settings, names: Sequence[str], frontend: Frontend) -> Hea
 
 def _specs(settings: Settings) -> tuple[list[LocatedSpec], list[HealthCheck]]:
     """Return the workspace's specs, and a warning if some cannot be read."""
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     loaded = load_paths([str(workspace)])
     bad = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
     if not bad:
@@ -81,7 +80,7 @@ def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]
             continue
         shown = " ".join(key.split()[:1]) if len(key.split()) > 1 else key
         try:
-            read_public_key(key, find_workspace(settings.workspace))
+            read_public_key(key, settings.folder)
         except Problem as error:
             (diagnostic,) = error.diagnostics
             # Without a spec, the key is not needed yet.

@@ -56,8 +56,7 @@ def starter(template: str, *, sandbox: bool) -> str:
 
 
 def _destination(settings: Settings, path: Path | None) -> Path:
-    from gpuinfra.workspace import find_workspace
 
     if path is None:
-        return find_workspace(settings.workspace) / DEFAULT
+        return settings.folder / DEFAULT
     return path / DEFAULT if path.is_dir() else path

@@ -9,7 +9,7 @@ from gpuinfra.app.access import CloudSession, cloud_errors, open_session
 from gpuinfra.app.agents import is_agent_armed
 from gpuinfra.app.consent import Request, require_consent
 from gpuinfra.app.frontend import Frontend
-from gpuinfra.app.lease_renewal import only_schedule
+from gpuinfra.app.lease_renewal import RELEASED, only_schedule
 from gpuinfra.app.machine_costs import MachineCosts
 from gpuinfra.app.machine_names import located
 from gpuinfra.app.options import seconds_of
@@ -30,8 +30,6 @@ from gpuinfra.provision.power import DEALLOCATED
 from gpuinfra.provision.renew import Renewed, find_machine, renew, renewal
 
 SECONDS = 300.0
-# A released lease ends with the next whole minute.
-RELEASED = timedelta(minutes=2)
 
 
 def lease(

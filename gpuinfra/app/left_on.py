@@ -18,7 +18,6 @@ from gpuinfra.provision.names import default_group, machine_key, ref_of
 from gpuinfra.provision.ownership import Owner, owner_of
 from gpuinfra.provision.power import BILLED
 from gpuinfra.provision.progress import Progress
-from gpuinfra.workspace import find_workspace
 
 SECONDS = 20.0
 
@@ -35,7 +34,7 @@ def note_left_on(settings: Settings, names: Iterable[str], progress: Progress) -
         entries = ledger_entries(settings, simulated=simulated)
         if not entries:
             return
-        specs = [each.spec for each in load_paths([str(find_workspace(settings.workspace))]).specs]
+        specs = [each.spec for each in load_paths([str(settings.folder)]).specs]
         for entry in without_spec(entries, specs, {name.casefold() for name in names}):
             if _is_on(settings, entry):
                 command = f"gpuinfra down {entry.machine}{' --sandbox' if simulated else ''}"

@@ -9,12 +9,11 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.lint.fix import LintResult, check_projects, fix_projects
 from gpuinfra.workbench.project import find_projects
-from gpuinfra.workspace import find_workspace
 
 
 def lint(settings: Settings, projects: Sequence[Path], *, fix: bool) -> tuple[list[Path], LintResult]:
     """Return the projects in these folders, or in the workspace, and their problems."""
-    folders = list(projects) or [find_workspace(settings.workspace)]
+    folders = list(projects) or [settings.folder]
     found = _find(folders)
     # A link may lead out of a project that comes from others.
     own = [folder for folder in folders if not folder.is_symlink()]

@@ -28,7 +28,6 @@ from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.targets import target_files
-from gpuinfra.workspace import find_workspace
 
 if TYPE_CHECKING:
     from gpuinfra.app.machine_tasks import ErrorCollector
@@ -206,7 +205,7 @@ def target_named(settings: Settings, name: str) -> Target:
     For our machines, Azure has the state and the current address. Any other target is what its file says.
     """
     spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
-    if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
+    if spec is None and (attached := targets.find_target(settings.folder, name)):
         check_target(settings, attached)
         return with_own_key(_checked_by_names(settings, _with_address(attached)))
     cloud = open_cloud(settings, spec.subscription if spec else None, FIND_SECONDS)

@@ -35,7 +35,6 @@ from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
 from gpuinfra.runner.job_spec import JobSpec
 from gpuinfra.runner.jobs.job import StopReason
 from gpuinfra.suggest import did_you_mean
-from gpuinfra.workspace import find_workspace
 
 # A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
@@ -308,7 +307,7 @@ def _resolve(settings: Settings, spec: Spec, request: JobRequest) -> JobSpec:
         note = f"the spec of `{spec.name}` says `power: {spec.power}`"
         summary, help_line = "this spec keeps the machine off", "set `power: running` in the spec"
         raise problem(Code.MACHINE_IS_OFF, summary, note, help_line, exit_code=Exit.USAGE)
-    job = resolve_job_of_machine(find_workspace(settings.workspace), spec, request)
+    job = resolve_job_of_machine(settings.folder, spec, request)
     if settings.cloud == "sandbox" and job.in_container:
         _check_own_engine(spec)
     check_workspace(settings)

@@ -52,7 +52,6 @@ def read_scheduler(word: str) -> Scheduler:
 def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> ReapSchedule:
     """Return the whole schedule. Raise Problem if an option is invalid."""
     from gpuinfra.scheduling.schedule import ReapSchedule, environment_file, own_program, search_path
-    from gpuinfra.workspace import find_workspace
 
     _check_fit(words, scheduler, settings)
     every = _interval(words.every, scheduler)
@@ -77,7 +76,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> ReapSc
         delete=words.delete,
         grace=words.grace,
         sandbox=settings.cloud == "sandbox",
-        workspace=str(find_workspace(settings.workspace).absolute()),
+        workspace=str(settings.folder.absolute()),
         program=program,
         search_path=search_path(program),
         environment_file=str((words.environment_file or environment_file(os.environ, Path.home())).absolute()),
@@ -99,9 +98,7 @@ def _package(word: str | None) -> str:
 
 def repository(settings: Settings) -> Path:
     """Return the folder with the workspace's `.git`, where both services look, or the workspace without one."""
-    from gpuinfra.workspace import find_workspace
-
-    workspace = find_workspace(settings.workspace).absolute()
+    workspace = settings.folder.absolute()
     return next((each for each in (workspace, *workspace.parents) if (each / ".git").exists()), workspace)
 
 

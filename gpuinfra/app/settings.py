@@ -32,12 +32,19 @@ class Settings:
     """Ends the waits of all machines of a command; None if each cloud session has its own."""
 
     @property
+    def folder(self) -> Path:
+        """The workspace's folder. Raise Problem if it does not exist."""
+        from gpuinfra.workspace import find_workspace
+
+        return find_workspace(self.workspace)
+
+    @property
     def state(self) -> Path:
         """The folder with the workspace's records of machines and runs."""
-        from gpuinfra.workspace import STATE, find_workspace
+        from gpuinfra.workspace import STATE
 
         # Nothing can exist below a device, so nothing is read.
-        return (Path(os.devnull) if self.ignores_state else find_workspace(self.workspace)) / STATE
+        return (Path(os.devnull) if self.ignores_state else self.folder) / STATE
 
 
 def open_settings(

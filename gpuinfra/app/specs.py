@@ -67,27 +67,14 @@ def spec_named(workspace: Path, name: str) -> Spec | None:
 
 def has_target(workspace: Path, name: str) -> bool:
     """Whether a spec of the workspace has a target of this name, in any spelling: `is_same_name`."""
-    from gpuinfra.parse.folder import has_spec
     from gpuinfra.runner.connection.known_hosts import is_same_name
-    from gpuinfra.workspace import find_workspace
 
-    if not has_spec(find_workspace(workspace)):
-        return False
-    from gpuinfra.parse.files import load_paths
-
-    return any(is_same_name(located.spec.target_name, name) for located in load_paths([str(workspace)]).specs)
+    return any(is_same_name(located.spec.target_name, name) for located in _specs_in(workspace))
 
 
 def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | None:
     """Return the spec of exactly this machine, or None. Without a group, only the name counts."""
-    from gpuinfra.parse.folder import has_spec
-    from gpuinfra.workspace import find_workspace
-
-    if not has_spec(find_workspace(workspace)):
-        return None
-    from gpuinfra.parse.files import load_paths
-
-    for spec in (located.spec for located in load_paths([str(workspace)]).specs):
+    for spec in (located.spec for located in _specs_in(workspace)):
         if (
             spec.name.casefold() == name.casefold()
             and (group or spec.group_name).casefold() == spec.group_name.casefold()
@@ -105,8 +92,8 @@ def check_specs_agree(workspace: Path, name: str) -> None:
         raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in found])
 
 
-def _located_named(workspace: Path, name: str) -> list[LocatedSpec]:
-    """Return the specs of one machine, by machine or target name."""
+def _specs_in(workspace: Path) -> list[LocatedSpec]:
+    """Return the readable specs in the workspace. Errors in other specs do not concern a machine."""
     from gpuinfra.parse.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
@@ -115,8 +102,12 @@ def _located_named(workspace: Path, name: str) -> list[LocatedSpec]:
         return []
     from gpuinfra.parse.files import load_paths
 
-    # Errors in other specs do not concern this machine.
-    found = load_paths([str(workspace)]).specs
+    return load_paths([str(workspace)]).specs
+
+
+def _located_named(workspace: Path, name: str) -> list[LocatedSpec]:
+    """Return the specs of one machine, by machine or target name."""
+    found = _specs_in(workspace)
     by_name = [located for located in found if located.spec.name.casefold() == name.casefold()]
     chosen = by_name or [located for located in found if located.spec.target_name == name]
     if len({(located.spec.subscription, located.spec.group_name.casefold()) for located in chosen}) > 1:
@@ -200,14 +191,7 @@ def is_path(word: str) -> bool:
 
 def spec_file(settings: Settings, machine: str) -> str | None:
     """Return the path of a machine's spec relative to the current folder; None if the workspace has none."""
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.parse.folder import has_spec
-    from gpuinfra.workspace import find_workspace
-
-    workspace = find_workspace(settings.workspace)
-    if not machine or not has_spec(workspace):
-        return None
-    specs = load_paths([str(workspace)]).specs
+    specs = _specs_in(settings.folder) if machine else []
     file = next((each.span.file for each in specs if each.spec.name.casefold() == machine.casefold()), None)
     if file is None:
         return None

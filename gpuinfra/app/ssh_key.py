@@ -11,7 +11,6 @@ from gpuinfra.models.events import Question
 from gpuinfra.models.keys import OWN_KEY, lacks_key, own_private_key
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.login.keys import create_own_key, new_host_key, read_public_key
-from gpuinfra.workspace import find_workspace
 
 
 def public_key_for(settings: Settings, spec: Spec, frontend: Frontend, *, creates: bool) -> str:
@@ -22,7 +21,7 @@ def public_key_for(settings: Settings, spec: Spec, frontend: Frontend, *, create
             frontend.note(f"there is no SSH key yet: `up` creates {OWN_KEY.removesuffix('.pub')}")
             return new_host_key().public  # used only for the plan
         _create(settings, frontend)
-    return read_public_key(spec.admin.key(), find_workspace(settings.workspace))
+    return read_public_key(spec.admin.key(), settings.folder)
 
 
 def _create(settings: Settings, frontend: Frontend) -> None:

@@ -23,7 +23,6 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.power import UNUSABLE
 from gpuinfra.provision.progress import Silent
 from gpuinfra.store.history import History
-from gpuinfra.workspace import find_workspace
 
 SECONDS = 120.0
 """For one query, including the waits that Azure asks for."""
@@ -31,7 +30,7 @@ SECONDS = 120.0
 
 def open_status(settings: Settings, names: Sequence[str], frontend: Frontend, *, agents: bool) -> StatusQuery:
     """Return a query for the machines with these names, or all machines without names."""
-    specs = readable_specs(find_workspace(settings.workspace), "the workspace", frontend)
+    specs = readable_specs(settings.folder, "the workspace", frontend)
     waits = WaitReports(frontend.wait)
     session = open_session(settings, common_subscription(specs), SECONDS, waits)
     return StatusQuery(session, specs, names, waits, agents=agents)

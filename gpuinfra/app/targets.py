@@ -17,9 +17,8 @@ SECONDS = 5.0
 def list_targets(settings: Settings) -> Targets:
     """Return the workspace's targets, and errors in their files."""
     from gpuinfra.workbench.targets import read_targets
-    from gpuinfra.workspace import find_workspace
 
-    return read_targets(find_workspace(settings.workspace))
+    return read_targets(settings.folder)
 
 
 def call_targets(targets: Sequence[Target], frontend: Frontend) -> dict[str, Reachability]:

@@ -39,7 +39,6 @@ from gpuinfra.provision.target import target_from_spec
 from gpuinfra.provision.up import UpOutcome
 from gpuinfra.runner.connection.private_keys import identity_of
 from gpuinfra.workbench.targets import check_files, check_writable_files, find_target, write_target
-from gpuinfra.workspace import find_workspace
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def up(  # noqa: PLR0913 each is an option
     With `asks`, the user is asked before a new machine is created. `before_change` gets the plan, and the host key for
     a new machine, after all questions and before Azure is changed.
     """
-    spec, workspace = located.spec, find_workspace(settings.workspace)
+    spec, workspace = located.spec, settings.folder
     check_files(workspace, spec.target_name)
     consent_to_replace(settings, workspace, spec.target_name, frontend, simulated=is_simulated(settings))
     if spec.power == "running":
@@ -193,7 +192,7 @@ def _ask(plan: Plan, session: CloudSession, spec: Spec, frontend: Frontend, *, d
 
 def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
     try:
-        return tuple(str(path) for path in write_target(find_workspace(settings.workspace), target))
+        return tuple(str(path) for path in write_target(settings.folder, target))
     except OSError as error:
         note = f"its target file cannot be written: {error}"
         raise problem(Code.FILE_UNWRITABLE, "file cannot be written", note) from None
@@ -202,7 +201,7 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
 def _consent_to_repoint(settings: Settings, session: CloudSession, spec: Spec, frontend: Frontend) -> None:
     """Ask before pointing a target to another machine while its current machine exists."""
     name = spec.target_name
-    before = find_target(find_workspace(settings.workspace), name)
+    before = find_target(settings.folder, name)
     machine = parse_machine_id(before.resource_id) if before else None
     # A machine with the same name in another group is reported separately.
     if machine is None or settings.yes or machine.name.casefold() == spec.name.casefold():

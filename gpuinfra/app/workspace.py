@@ -84,18 +84,17 @@ class Workspace:
 def open_workspace(settings: Settings) -> Workspace:
     """Return the workspace. Its folder `.gpuinfra` is created with the first run."""
     from gpuinfra.store.history import History
-    from gpuinfra.workspace import find_workspace
 
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     state = settings.state
     return Workspace(settings, workspace, state, History(state))
 
 
 def check_workspace(settings: Settings) -> None:
     """Raise Problem if no run could be recorded in the workspace."""
-    from gpuinfra.workspace import check_state_folder, find_workspace
+    from gpuinfra.workspace import check_state_folder
 
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     with _writing(workspace):
         check_state_folder(workspace)
 
