@@ -85,7 +85,7 @@ def _accepted(azure: Azure, last: int) -> float:
             if request["method"] == "POST" and request["path"].endswith("/deallocate") and request["status"] == 202:
                 return _moment(request["end"]) - ahead
         time.sleep(0.05)
-    sys.exit("nobody has deallocated the machine")
+    sys.exit("the machine was not deallocated")
 
 
 def _moment(text: str) -> float:

@@ -15,6 +15,7 @@ from bench.ratio import Ratio
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.upload import read_tree, upload
+from tests.progress import SilentProgress
 from tests.real import program
 from tests.sshd import SshServer
 
@@ -22,16 +23,6 @@ ROUNDS = 3
 BIG = 1 << 30
 MANY = 10_000
 RSYNC = "rsync -a -e ssh"
-
-
-class Silent:
-    """A Progress that ignores all reports."""
-
-    def begin(self, step: str, doing: str) -> None: ...
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-    def end(self, step: str, outcome: str) -> None: ...
-    def fail(self, step: str, reason: str) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def measure() -> Sequence[Ratio]:
@@ -67,7 +58,7 @@ class Bench:
         with (project / "data").open("wb") as file:
             for _ in range(BIG >> 20):
                 file.write(os.urandom(1 << 20))
-        value = self._compared(project, anew=True)
+        value = self._compared(project, from_scratch=True)
         shutil.rmtree(project)
         # A rate of 0.8 is a time of 1.25.
         return Ratio("upload of 1 GiB", RSYNC, value, 1.25)
@@ -78,24 +69,24 @@ class Bench:
             file = project / f"package{number // 100:03}" / f"module{number:05}.py"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"# {number}\n" + "def function(argument):\n    return argument\n" * 32)
-        return Ratio("upload of 10,000 small files", RSYNC, self._compared(project, anew=True), 1.0)
+        return Ratio("upload of 10,000 small files", RSYNC, self._compared(project, from_scratch=True), 1.0)
 
     def unchanged(self) -> Ratio:
         project = self._folder / "many"
         time.sleep(2.5)  # file times younger than this are not trusted
-        value = self._compared(project, anew=False)
+        value = self._compared(project, from_scratch=False)
         return Ratio("upload of 10,000 unchanged files", RSYNC, value, 1.0)
 
-    def _compared(self, project: Path, *, anew: bool) -> float:
+    def _compared(self, project: Path, *, from_scratch: bool) -> float:
         ways: tuple[Callable[[Path], None], ...] = (self._by_us, self._by_rsync)
         times: tuple[list[float], ...] = ([], [])
-        if not anew:
+        if not from_scratch:
             for way in ways:
                 way(project)
         for number in range(ROUNDS):
             # Alternate which one is first: disk writes left over from one slow down the next.
             for which in (0, 1) if number % 2 else (1, 0):
-                if anew:
+                if from_scratch:
                     shutil.rmtree(self._folder / "home")
                     shutil.rmtree(self._folder / "state", ignore_errors=True)
                     (self._folder / "home").mkdir()
@@ -103,16 +94,17 @@ class Bench:
                 began = time.perf_counter()
                 ways[which](project)
                 times[which].append(time.perf_counter() - began)
-        told = f"{project.name}, {'all' if anew else 'nothing'} new: {_shown(times[0])} s · rsync {_shown(times[1])} s"
-        print(told, file=sys.stderr, flush=True)
+        new = "all" if from_scratch else "nothing"
+        line = f"{project.name}, {new} new: {_shown(times[0])} s · rsync {_shown(times[1])} s"
+        print(line, file=sys.stderr, flush=True)
         return median(times[0]) / median(times[1])
 
     def _by_us(self, project: Path) -> None:
         connection = SshConnection.open(self._server.target, 20)
         remote = RemoteClient(connection)
         try:
-            tree = read_tree(project, self._folder / "state", Silent())
-            upload(remote, tree, project=project.name, run="run", outputs="mount", progress=Silent())
+            tree = read_tree(project, self._folder / "state", SilentProgress())
+            upload(remote, tree, project=project.name, run="run", outputs="mount", progress=SilentProgress())
         finally:
             remote.close()
             connection.close()

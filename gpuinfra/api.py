@@ -24,9 +24,9 @@ from gpuinfra.models.target import Target
 if TYPE_CHECKING:
     from gpuinfra.models.events import Event, Question
     from gpuinfra.models.machine import Machine as MachineState
+    from gpuinfra.models.outputs import Frame
     from gpuinfra.models.reap import ReapResult
     from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.runner.jobs.job import Frame
 
 __all__ = [
     "Machine",

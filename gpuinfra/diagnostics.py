@@ -1,7 +1,5 @@
 """Diagnostics as data: code, location, explanation and fix. Views print them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 

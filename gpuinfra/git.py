@@ -1,11 +1,9 @@
 """Read a git repository without running any program that the repository names.
 
-A repository's own settings can name programs: filters, monitors, hooks, signature checkers, helpers for fetching. There
-is no complete list of them, so none of these settings are read. `git` works on a temporary git directory that borrows
+A repository's own settings can name programs: filters, monitors, hooks, signature checkers, helpers for fetching. No
+complete list of them exists, so none of these settings are read. `git` works on a temporary git directory that borrows
 the objects and the index of the real one, with harmless settings only.
 """
-
-from __future__ import annotations
 
 import hashlib
 import os
@@ -66,7 +64,7 @@ class Repository:
 
 @contextmanager
 def open_repository(folder: Path) -> Iterator[Repository]:
-    """Open the repository that a folder is in; raises GitError where there is none with a commit."""
+    """Open the repository that a folder is in; raises GitError if it has no repository with a commit."""
     # Nothing that these two commands do can run a program. They check `safe.directory`.
     environment = _environment()
     words = ("rev-parse", "--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--verify", "HEAD")
@@ -104,10 +102,10 @@ def _make_git_folder(made: Path, own: Path, common: Path, head: str) -> None:
 
 
 def _settings(folder: Path, environment: dict[str, str]) -> tuple[str, ...]:
-    """The settings of the user and of the repository that are harmless, as options of git."""
+    """Return the harmless settings of the user and the repository, as options of git."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     found = {"core.excludesfile": str(home / "git" / "ignore")}
-    with suppress(GitError):  # git fails where none is set
+    with suppress(GitError):  # git fails if none is set
         answer = _run(folder, ("config", "--null", "--get-regexp", rf"^core\.({_HARMLESS})$"), environment)
         for each in answer.decode("utf-8", "surrogateescape").split("\0"):
             name, _, value = each.partition("\n")
@@ -119,7 +117,7 @@ def _settings(folder: Path, environment: dict[str, str]) -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    """The variables for git. Where a repository is, and what git may do, is not for the caller's variables to say."""
+    """Return the variables for git, without the caller's: they could name a repository or allow more than reading."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return {**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_PAGER": "cat"}
 

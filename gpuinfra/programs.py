@@ -1,7 +1,5 @@
 """Find programs on this computer, never in the project, which may be foreign."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The project's folder on disk: its state folder, its owner, and safe writes."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -12,7 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 
 STATE = ".gpuinfra"
 OWNER = "id"
@@ -25,13 +23,11 @@ _ID = re.compile(f"[0-9a-f]{{{ID_BYTES}}}")
 def find_workspace(path: Path) -> Path:
     """Return the workspace. Raises a Problem if it does not exist."""
     if not path.is_dir():
-        raise Problem(
-            Diagnostic(
-                Code.FILE_NOT_FOUND,
-                "no such workspace",
-                note=f"`{path}` is not a directory",
-                help="a workspace is the project's folder; create it first, or omit `--workspace`",
-            ),
+        raise problem(
+            Code.FILE_NOT_FOUND,
+            "no such workspace",
+            f"`{path}` is not a directory",
+            "a workspace is the project's folder; create it first, or omit `--workspace`",
             exit_code=Exit.USAGE,
         )
     return path
@@ -45,7 +41,7 @@ def check_links(workspace: Path) -> None:
             if path.is_symlink():
                 note = f"`{path.relative_to(workspace)}` is a symbolic link; gpuinfra writes there"
                 help_line = "remove it; if the project came with a `.gpuinfra` folder, remove that folder"
-                raise Problem(Diagnostic(Code.FILE_UNREADABLE, "link in gpuinfra's folder", note=note, help=help_line))
+                raise problem(Code.FILE_UNREADABLE, "link in gpuinfra's folder", note, help_line)
 
 
 def check_owner(workspace: Path) -> None:
@@ -61,7 +57,7 @@ def check_owner(workspace: Path) -> None:
         return
     note = f"`{state}` came with the project, or from another computer; nothing in it was read"
     help_line = f"remove or rename it; if you copied it yourself, `{TRUST}=1 gpuinfra runs` makes it yours"
-    raise Problem(Diagnostic(Code.FOREIGN_STATE, "foreign state folder", note=note, help=help_line))
+    raise problem(Code.FOREIGN_STATE, "foreign state folder", note, help_line)
 
 
 def _is_own(state: Path) -> bool:
@@ -170,7 +166,7 @@ def check_inside(path: Path, project: Path) -> None:
     if written.is_relative_to(os.path.abspath(project)) and not real.is_relative_to(project.resolve()):  # noqa: PTH100
         note = f"`{path}` leads out of the project, to `{real}`, by a symbolic link"
         help_line = "use that path directly, or another one"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "link out of the project", note=note, help=help_line))
+        raise problem(Code.FILE_UNWRITABLE, "link out of the project", note, help_line)
 
 
 def check_folder(folder: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.names import ref_of, same_name
 from gpuinfra.provision.observed_resource import ObservedResource, refers_to
 
 
@@ -62,7 +62,7 @@ def _id(kind: Kind, entry: dict[str, Any]) -> str:
 def _is_ours(kind: Kind, entry: dict[str, Any], machine: ObservedResource) -> bool:
     own, found = ref_of(kind, machine.ref.group, machine.ref.name), _id(kind, entry)
     # Azure shows the ID of a new disk only after the disk exists.
-    return refers_to(found, own) if found else str(entry.get("name") or "").casefold() == own.name.casefold()
+    return refers_to(found, own) if found else same_name(entry.get("name"), own.name)
 
 
 def _configurations(nic: ObservedResource | None) -> list[dict[str, Any]]:

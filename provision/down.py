@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from gpuinfra.models.plan import Power
 from gpuinfra.models.receipt import OffProof, Receipt, Residue
@@ -25,7 +24,7 @@ from gpuinfra.provision.ownership import (
     owner_of,
     untagged_problem,
 )
-from gpuinfra.provision.plan import is_disk_of_ours
+from gpuinfra.provision.plan import is_own_disk
 from gpuinfra.provision.power import BILLED, DEALLOCATED
 from gpuinfra.provision.remove import remove, strangers
 from gpuinfra.provision.task import Task
@@ -126,7 +125,7 @@ class Teardown:
         deleted = tuple(str(ref) for ref in refs if not left or str(ref) not in left)
         words = (*kept.values(), *_detached(observed), *_left_alone(observed))
         elsewhere = _on_elsewhere(observed)
-        # Where this group had no machine, the user may mean the other one.
+        # If this group had no machine, the user may mean the other one.
         receipt = self._receipt(machine, off if machine or not elsewhere else None, was_on=was_on)
         receipt = replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons, *elsewhere), deletes=True)
         return replace(receipt, existed=_existed(observed))
@@ -141,7 +140,7 @@ class Teardown:
 
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
         """Return the resources to delete, and those to keep: their names with the reason."""
-        ours = [part for part in observed.parts if observed.is_ours(part) or is_disk_of_ours(observed, part)]
+        ours = [part for part in observed.parts if observed.is_ours(part) or is_own_disk(observed, part)]
         parts = [part for part in ours if part.ref.kind is not Kind.RESOURCE_GROUP]
         refs = [part.ref for part in parts if is_deletable(part, observed)]
         stays = [part for part in parts if part.ref not in refs]
@@ -158,7 +157,7 @@ class Teardown:
                 kept[str(group.ref)] = f"{group.ref}: {NOT_MADE}: {names}"
                 self.task.cloud.disown(group.ref.group)
             elif stays:
-                # It keeps its tag: once others have removed what is theirs, `down --delete` deletes all of it.
+                # It keeps its tag: once others have removed their resources, `down --delete` deletes all of it.
                 kept[str(group.ref)] = f"{group.ref}: {', '.join(str(part.ref) for part in stays)} is kept"
             elif not strangers(found, refs, self.task.cloud.subscription):
                 refs.append(group.ref)
@@ -176,36 +175,27 @@ class Teardown:
 
     def _absent(self, observed: Observed) -> Receipt:
         elsewhere = _on_elsewhere(observed)
-        return Receipt(
-            self.name,
-            None if elsewhere else OffProof.ABSENT,
-            self.task.cloud.now(),
-            residue=tuple(_residue(observed)),
-            kept=_left_alone(observed),
-            left=elsewhere,
-            simulated=self.task.cloud.simulated,
-            existed=_existed(observed),
-        )
+        receipt = self._receipt(None, None if elsewhere else OffProof.ABSENT, was_on=False)
+        residue, kept = tuple(_residue(observed)), _left_alone(observed)
+        return replace(receipt, residue=residue, kept=kept, left=elsewhere, existed=_existed(observed))
 
     def _receipt(self, machine: ObservedResource | None, off: OffProof | None, *, was_on: bool) -> Receipt:
-        now = self.task.cloud.now()
-        return Receipt(
-            name=self.name,
-            verified=off,
-            at=now,
-            region=machine.region if machine else None,
-            size=machine.size if machine else None,
-            spot=machine is not None and machine.is_spot,
-            group=machine.ref.group if machine else None,
-            billed_from=tags.moment(machine.tags, tags.ON_SINCE) if machine and was_on else None,
-            billed_to=_end(now) if was_on else None,
-            price_per_hour=self._price(machine) if machine else None,
-            simulated=self.task.cloud.simulated,
-            cause=self.cause if was_on else ALREADY if machine else "",
+        cloud, now = self.task.cloud, self.task.cloud.now()
+        receipt = Receipt(self.name, off, now, simulated=cloud.simulated)
+        if machine is None:
+            return receipt
+        receipt = replace(
+            receipt,
+            region=machine.region,
+            size=machine.size,
+            spot=machine.is_spot,
+            group=machine.ref.group,
+            price_per_hour=self.task.market.price(machine.size, machine.region, spot=machine.is_spot),
         )
-
-    def _price(self, machine: ObservedResource) -> float | None:
-        return self.task.market.price(machine.size, machine.region, spot=machine.is_spot)
+        if not was_on:
+            return replace(receipt, cause=ALREADY)
+        since = tags.moment(machine.tags, tags.ON_SINCE)
+        return replace(receipt, billed_from=since, billed_to=now.replace(microsecond=0), cause=self.cause)
 
 
 def _verified(machine: ObservedResource | None) -> OffProof | None:
@@ -216,13 +206,13 @@ def _verified(machine: ObservedResource | None) -> OffProof | None:
 
 
 def _on_elsewhere(observed: Observed) -> tuple[str, ...]:
-    """A line for each of our machines with this name that is on in another group, tagged or not.
+    """Describe each of our machines with this name that is on in another group, tagged or not.
 
     The user may mean that one, and then "off" would be wrong.
     """
     on = [part for part in namesakes(observed) if part.power != DEALLOCATED]
     if observed.part(Kind.VM):
-        # The spec means that one. What is tagged has its own lease and `reap`, and is named as kept.
+        # The spec means that one. A tagged one has its own lease and `reap`, and is listed as kept.
         on = [part for part in on if owner_of(part) is Owner.UNTAGGED]
     return tuple(on_elsewhere(part, observed.group) for part in on)
 
@@ -253,12 +243,8 @@ def _residue(observed: Observed) -> list[Residue]:
     """Return the resources that cost money while the machine is off."""
     found = []
     disk, address = observed.part(Kind.DISK), observed.part(Kind.PUBLIC_IP)
-    if disk and (observed.is_ours(disk) or is_disk_of_ours(observed, disk)):
+    if disk and (observed.is_ours(disk) or is_own_disk(observed, disk)):
         found.append(Residue("disk", disk.ref.name, disk_price(disk)))
     if address and observed.is_ours(address):
         found.append(Residue(Kind.PUBLIC_IP, address.ref.name, address_per_month()))
     return found
-
-
-def _end(now: datetime) -> datetime:
-    return now.replace(microsecond=0)

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Ref
+from gpuinfra.provision.names import same_name
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
@@ -12,7 +13,7 @@ from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
     """Return the machine in a listing with this name or, failing that, this target name; None if there is none.
 
-    Two machines of one name are a Problem that lists both. One that is not certainly ours counts where no other does.
+    Raise Problem if more than one matches. A machine that may be ours counts only if no other matches.
     """
     found = matching(rows, word)
     if len(found) > 1:
@@ -23,33 +24,24 @@ def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
 def matching(rows: Iterable[Mapping[str, Any]], word: str) -> list[Ref]:
     """Return all machines in a listing that the word may name."""
     parts = [machine_of_row(row) for row in rows]
-    choices = (
-        _called(parts, word, Owner.OURS),
-        # Not by the tag with the target name, which others can write. To use a custom target name, give the spec.
-        [part.ref for part in parts if owner_of(part) is Owner.OURS and _is_called(_usual_target(part.ref), word)],
-        _called(parts, word, Owner.UNTAGGED),
-        _called(parts, word, Owner.UNRECOGNISED),
-    )
-    return next((each for each in choices if each), [])
+    # Not by the tag with the target name, which others can write. To use a custom target name, give the spec.
+    targets = [each.ref for each in parts if owner_of(each) is Owner.OURS and same_name(_usual_target(each.ref), word)]
+    return _called(parts, word, Owner.OURS) or targets or _called(parts, word, Owner.UNTAGGED, Owner.UNRECOGNISED)
 
 
 def called(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ref]:
-    """All machines of a listing with exactly this name. One that is not certainly ours counts where no other does."""
-    parts = [machine_of_row(row) for row in rows]
-    choices = (_called(parts, name, owner) for owner in (Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED))
-    return next((each for each in choices if each), [])
+    """Return the machines in a listing with exactly this name: ours, or if there is none, those that may be ours."""
+    return _called(list(map(machine_of_row, rows)), name, Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED)
 
 
-def _called(parts: Iterable[ObservedResource], name: str, owner: Owner) -> list[Ref]:
-    return [part.ref for part in parts if _is_called(part.ref.name, name) and owner_of(part) is owner]
+def _called(parts: Sequence[ObservedResource], name: str, *owners: Owner) -> list[Ref]:
+    """Return the machines of the first of these owners that has any with this name."""
+    named = [part for part in parts if same_name(part.ref.name, name)]
+    return next((found for owner in owners if (found := [each.ref for each in named if owner_of(each) is owner])), [])
 
 
 def _usual_target(ref: Ref) -> str:
     return ref.name.replace("-", "_")
-
-
-def _is_called(name: str, word: str) -> bool:
-    return name.casefold() == word.casefold()
 
 
 GIVE_FILE = "give the file of the spec: its `resourceGroup` says which machine is meant"

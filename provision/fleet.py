@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.lease import LeaseState
-from gpuinfra.models.machine import Machine, ScheduledChange
+from gpuinfra.models.machine import LeaseState, Machine, ScheduledChange
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import fleet, tags
 from gpuinfra.provision.costing.history import CostHistory
@@ -58,7 +57,7 @@ def machines(
 
 
 def lookalikes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A line for each machine that carries our tag and is not ours."""
+    """Describe each machine that has our tag and is not ours."""
     found = {Owner.UNRECOGNISED, Owner.LOOKALIKE}
     parts = [part for part in map(machine_of_row, rows) if owner_of(part) in found]
     return tuple(sorted(map(left_alone_machine, parts)))
@@ -78,8 +77,7 @@ def machine_of(
     part: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: CostHistory | None = None
 ) -> Machine:
     """Return one machine, compared with its spec if there is one. `past` has the last power change and the cost."""
-    spec, is_tagged = located.spec if located else None, owner_of(part) is Owner.OURS
-    lease = tags.moment(part.tags, tags.LEASE_UNTIL)
+    spec = located.spec if located else None
     hours = _hours(part, spec)
     return Machine(
         name=part.ref.name,
@@ -92,15 +90,13 @@ def machine_of(
         zone=part.zone,
         spot=part.is_spot,
         price_per_hour=prices.price(part.size, part.region, spot=part.is_spot),
-        lease_until=lease,
+        lease_until=tags.moment(part.tags, tags.LEASE_UNTIL),
         next_change=_next_change(part, hours, now),
-        drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ()))
-        if is_tagged
-        else (f"{UNTAGGED}; `gpuinfra up --adopt SPEC` puts its tags back",),
+        drift=tuple(_drift(part, spec, hours, now)),
         spec_file=located.span.file if located else None,
         cost=past.last_cost if past and past.is_on else None,
         counted=now if past else None,
-        tagged=is_tagged,
+        tagged=owner_of(part) is Owner.OURS,
     )
 
 
@@ -128,6 +124,15 @@ def _next_change(part: ObservedResource, hours: Hours | None, now: datetime) -> 
     return ScheduledChange(change[0], RUNNING, "hours") if change and change[1] else None
 
 
+def _drift(part: ObservedResource, spec: Spec | None, hours: Hours | None, now: datetime) -> Iterator[str]:
+    if owner_of(part) is not Owner.OURS:
+        yield f"{UNTAGGED}; `gpuinfra up --adopt SPEC` restores its tags"
+        return
+    yield from _waste(part, hours, now)
+    if spec:
+        yield from _drift_from(spec, part)
+
+
 def _waste(part: ObservedResource, hours: Hours | None, now: datetime) -> Iterator[str]:
     """Describe problems that do not depend on the spec."""
     if part.state == "Failed":
@@ -140,7 +145,7 @@ def _waste(part: ObservedResource, hours: Hours | None, now: datetime) -> Iterat
         yield why
 
 
-def _drift(part: ObservedResource, spec: Spec) -> Iterator[str]:
+def _drift_from(spec: Spec, part: ObservedResource) -> Iterator[str]:
     if spec.power == DEALLOCATED and part.power not in NOT_BILLED:
         yield "should be off"
     if tags.get(part.tags, tags.DIGEST) != spec.digest():

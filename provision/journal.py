@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.resource import Ref
 from gpuinfra.workspace import make_state_folder
 

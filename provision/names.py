@@ -15,6 +15,11 @@ _SUFFIXES = {
 }
 
 
+def same_name(found: object, wanted: str) -> bool:
+    """Return whether a value from Azure, or None, is this name. Azure ignores case."""
+    return str(found or "").casefold() == wanted.casefold()
+
+
 def default_group(machine: str) -> str:
     """Return the resource group for a machine whose spec names none."""
     return f"gpuinfra-{machine}"
@@ -22,7 +27,7 @@ def default_group(machine: str) -> str:
 
 def machine_key(group: str, machine: str) -> str:
     """Return a key that identifies a machine: its name, with the group unless it is the default. Azure ignores case."""
-    return (machine if group.casefold() == default_group(machine).casefold() else f"{group}/{machine}").casefold()
+    return (machine if same_name(group, default_group(machine)) else f"{group}/{machine}").casefold()
 
 
 def name_of(kind: Kind, machine: str) -> str:

@@ -24,7 +24,7 @@ from gpuinfra.provision.ownership import (
 )
 from gpuinfra.provision.resources import nic, nsg, public_ip, vnet
 
-NOT_MADE = "it holds what was not made for this machine"
+NOT_MADE = "it contains resources of others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ def is_own_part(part: ObservedResource, observed: Observed) -> bool:
 def is_deletable(part: ObservedResource, observed: Observed) -> bool:
     """Return whether one of our resources may be deleted with the machine.
 
-    A VNet does not go with subnets or peerings of others. An NSG goes with rules that others added: `up` removes such
-    rules, too, and Azure deletes no NSG that a NIC or a subnet uses.
-    A machine that others made as ours can use an NSG or a VNet that neither they nor gpuinfra created: in a group that
-    a spec names these go only if what `up` puts into them is in them. They cost nothing.
+    A VNet with subnets or peerings of others stays. An NSG with rules of others is deleted: `up` removes such rules,
+    too, and Azure deletes no NSG that a NIC or a subnet uses.
+    Others can create a machine that looks like ours and uses an existing NSG or VNet. So in a group that a spec names,
+    these are deleted only if they contain what `up` puts into them. They cost nothing.
     """
     if part.ref.kind is Kind.VNET and vnet.of_others(part):
         return False
@@ -132,7 +132,7 @@ def is_deletable(part: ObservedResource, observed: Observed) -> bool:
 
 
 def why_kept(part: ObservedResource, observed: Observed) -> str:
-    """The line about a part that is ours and does not go with the machine."""
+    """Describe a resource that is ours and is not deleted with the machine."""
     if part.ref.kind is Kind.VNET and vnet.has_own_subnet(part) and (others := vnet.of_others(part)):
         return f"{part.ref}: {NOT_MADE}: {', '.join(others)}"
     return left_alone(part.ref, observed.name)

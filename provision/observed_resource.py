@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from gpuinfra.models.names import OUR_PREFIX
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.sizes import SIZES
-from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
 
 DELETING = "Deleting"

@@ -7,7 +7,7 @@ from typing import Any
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of
+from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of, same_name
 from gpuinfra.provision.observed_resource import ObservedResource, refers_to, resource_of_row
 from gpuinfra.provision.power import DEALLOCATED
 
@@ -41,39 +41,37 @@ def owner_of(machine: ObservedResource) -> Owner:
 
 
 def is_namesake(machine: ObservedResource, name: str) -> bool:
-    """Whether this is our machine with this name, or one that has lost its tags, its disk or its NIC."""
-    return _same(machine.ref.name, name) and owner_of(machine) in {Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED}
+    """Return whether this is our machine with this name, or one that lost its tags, its disk or its NIC."""
+    return same_name(machine.ref.name, name) and owner_of(machine) in {Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED}
 
 
 def is_made_by_us(machine: ObservedResource) -> bool:
-    """Whether it has what every machine of `up` has and no tag can say: disk and NIC under our names, the NIC deleted
-    with the machine, its own name as host name, and no password."""
+    """Return whether it is configured as `up` configures VMs, whatever its tags say.
+
+    Disk and NIC have our names, the NIC is deleted with the VM, its host name is its own name, and it has no password.
+    """
     return _is_created_by_us(machine) and not misfit(machine)
 
 
 def _is_created_by_us(machine: ObservedResource) -> bool:
-    """Whether it has what `up` chooses and Azure lets no one change later: the host name, and no password."""
+    """Return whether it has the properties that `up` sets and that cannot change later: host name, and no password."""
     system = machine.properties.get("osProfile") or {}
     has_no_password = (system.get("linuxConfiguration") or {}).get("disablePasswordAuthentication") is True
-    return _same(system.get("computerName"), machine.ref.name) and has_no_password
+    return same_name(system.get("computerName"), machine.ref.name) and has_no_password
 
 
 def misfit(machine: ObservedResource) -> str:
-    """Which of its disk and NIC are not those of a machine of `up`; empty if both are."""
+    """Describe how disk and NIC differ from what `up` creates; empty if they do not."""
     name = machine.ref.name
     own_nics = [nic for nic in machine.nics if refers_to(nic.get("id"), ref_of(Kind.NIC, machine.ref.group, name))]
     reasons = []
-    if not _same(machine.os_disk.get("name"), name_of(Kind.DISK, name)):
+    if not same_name(machine.os_disk.get("name"), name_of(Kind.DISK, name)):
         reasons.append(f"its disk is not `{name_of(Kind.DISK, name)}`")
     if not own_nics:
         reasons.append(f"its NIC is not `{name_of(Kind.NIC, name)}`")
-    elif not any(_same((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics):
+    elif not any(same_name((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics):
         reasons.append(f"its NIC `{name_of(Kind.NIC, name)}` is not set to be deleted with it")
     return " and ".join(reasons)
-
-
-def _same(found: Any, wanted: str) -> bool:
-    return str(found or "").casefold() == wanted.casefold()
 
 
 def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
@@ -81,7 +79,7 @@ def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     machine = tags.get(marks, tags.NAME)
     if not machine or ref.kind is Kind.RESOURCE_GROUP:
         return False
-    return ref.name.casefold() == name_of(ref.kind, machine).casefold()
+    return same_name(ref.name, name_of(ref.kind, machine))
 
 
 def is_own_group(group: ObservedResource, name: str) -> bool:
@@ -99,7 +97,7 @@ def is_leftover(ref: Ref, marks: Mapping[str, str] | None) -> bool:
 
 def is_default_group(group: str, machine: str) -> bool:
     """Return whether this is the group for a machine whose spec names none."""
-    return group.casefold() == default_group(machine).casefold()
+    return same_name(group, default_group(machine))
 
 
 def machine_of_row(row: Mapping[str, Any]) -> ObservedResource:
@@ -132,7 +130,7 @@ def partition(
 
 
 def left_alone_machine(machine: ObservedResource) -> str:
-    """The line that reports a machine which only looks like ours."""
+    """Describe a machine that only looks like ours."""
     ref, tagged = machine.ref, tags.get(machine.tags, tags.NAME)
     if owner_of(machine) is not Owner.UNRECOGNISED:
         return left_alone(ref, tagged, machine.power)
@@ -148,7 +146,7 @@ def left_alone(ref: Ref, machine: str, power: str = "") -> str:
 
 
 def untagged_problem(machine: ObservedResource) -> Problem:
-    """The error about a machine under our name that has lost its tags, its disk or its NIC."""
+    """Return the Problem for a machine with our name that lost its tags, its disk or its NIC."""
     ref, is_off = machine.ref, machine.power == DEALLOCATED
     billed = "is deallocated" if is_off else f"is {machine.power} and billed"
     if owner_of(machine) is Owner.UNRECOGNISED:
@@ -157,8 +155,8 @@ def untagged_problem(machine: ObservedResource) -> Problem:
         fix = f"gpuinfra recognises it again with disk `{disk}`, and NIC `{nic}` set to be deleted with it"
     else:
         state, why = UNTAGGED, "without gpuinfra's tags it was not changed"
-        adopt = f"`gpuinfra up --adopt SPEC` puts the tags back, then `gpuinfra down {ref.name}` works"
-        fix = adopt if is_made_by_us(machine) else "gpuinfra did not make it: use another `name` or `resourceGroup`"
+        adopt = f"`gpuinfra up --adopt SPEC` restores the tags, then `gpuinfra down {ref.name}` works"
+        fix = adopt if is_made_by_us(machine) else "gpuinfra did not create it: use another `name` or `resourceGroup`"
     return Problem(
         Diagnostic(
             Code.UNTAGGED_MACHINE,
@@ -171,16 +169,16 @@ def untagged_problem(machine: ObservedResource) -> Problem:
 
 
 def on_elsewhere(machine: ObservedResource, group: str) -> str:
-    """The line about a machine of the same name that is on in another group than the given one."""
+    """Describe a machine with the same name that is on in another group than the given one."""
     ref, spec = machine.ref, f"with `resourceGroup: {machine.ref.group}` in the spec"
     where = f"{ref} in group {ref.group} is {machine.power}"
     if owner_of(machine) is Owner.OURS:
         return f"{where}, and this was for group {group}: {spec}, `down` ends it"
-    adopt = f"{spec}, `gpuinfra up --adopt SPEC` puts the tags back; " if is_made_by_us(machine) else ""
+    adopt = f"{spec}, `gpuinfra up --adopt SPEC` restores the tags; " if is_made_by_us(machine) else ""
     why = misfit(machine) if owner_of(machine) is Owner.UNRECOGNISED else "untagged"
     return f"{where}, {why}, and this was for group {group}: {adopt}{_by_hand(ref)}"
 
 
 def _by_hand(ref: Ref) -> str:
-    """The command for a machine that gpuinfra does not change."""
+    """Return the command that ends the billing of a machine that gpuinfra does not change."""
     return f"`az vm deallocate --resource-group {ref.group} --name {ref.name}` ends the billing"

@@ -3,8 +3,8 @@
 import contextlib
 from dataclasses import dataclass, replace
 
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.plan import Candidate, Plan, Price
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

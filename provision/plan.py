@@ -26,7 +26,7 @@ _AFTER = f"{BACKSTOP.total_seconds() / 60:.0f}"
 
 
 def make_plan(plan_input: PlanInput, observed: Observed, price: Price | None = None) -> Plan:
-    """Everything that has to be done for this machine at this place."""
+    """Return the changes that this machine needs at this place."""
     stranger = observed.untagged
     if stranger and (is_made_by_us(stranger) or owner_of(stranger) is Owner.UNRECOGNISED):
         raise untagged_problem(stranger)
@@ -57,7 +57,7 @@ def check_names(observed: Observed) -> None:
     taken = [
         part
         for part in (observed.part(kind) for kind in Kind if kind is not Kind.RESOURCE_GROUP)
-        if part and not observed.is_ours(part) and not is_disk_of_ours(observed, part)
+        if part and not observed.is_ours(part) and not is_own_disk(observed, part)
     ]
     if taken:
         names = ", ".join(f"{ARM_TYPES[part.ref.kind]} `{part.ref.name}`" for part in taken)
@@ -65,8 +65,8 @@ def check_names(observed: Observed) -> None:
             Diagnostic(
                 Code.NAME_TAKEN,
                 "name is taken",
-                note=f"in group `{observed.group}` there is {names}, which gpuinfra did not make; it was left alone",
-                help="`gpuinfra up --adopt SPEC` puts the tags back on parts of this machine that have lost them"
+                note=f"in group `{observed.group}` there is {names}, which gpuinfra did not create; it was not changed",
+                help="`gpuinfra up --adopt SPEC` restores the tags of resources of this machine that lost them"
                 if observed.machine and is_made_by_us(observed.machine) and not observed.adopts
                 else "give the machine another name, or another `resourceGroup`",
             )
@@ -74,14 +74,14 @@ def check_names(observed: Observed) -> None:
 
 
 def check_elsewhere(observed: Observed) -> None:
-    """A second machine of one name would be billed beside the first."""
+    """Raise Problem if a machine with this name exists in another group: both would be billed."""
     groups = ", ".join(f"`{part.ref.group}`" for part in namesakes(observed))
     if groups:
         raise Problem(
             Diagnostic(
                 Code.NAME_TAKEN,
                 "name is taken",
-                note=f"a machine `{observed.name}` of gpuinfra's is in group {groups}, not in `{observed.group}`",
+                note=f"gpuinfra manages a machine `{observed.name}` in group {groups}, not in `{observed.group}`",
                 help="if that machine is yours, name its group in `resourceGroup`; otherwise choose another `name`",
             )
         )
@@ -96,13 +96,13 @@ def _check_replaced(changes: tuple[Change, ...], observed: Observed) -> None:
             Diagnostic(
                 Code.NAME_TAKEN,
                 "VNet is in use",
-                note=f"{part.ref} would be replaced, and others created {', '.join(others)} in it; it was left alone",
+                note=f"{part.ref} would be replaced, and others created {', '.join(others)} in it; it was not changed",
                 help="remove them first, or give the machine another `name`",
             )
         )
 
 
-def is_disk_of_ours(observed: Observed, part: ObservedResource) -> bool:
+def is_own_disk(observed: Observed, part: ObservedResource) -> bool:
     """Return whether a resource is the disk that Azure created with our VM. It is ours even without a tag."""
     found = observed.machine
     if found is None or not same(part.ref, ref_of(Kind.DISK, observed.group, observed.name)):
@@ -145,7 +145,7 @@ def _changes(plan_input: PlanInput, observed: Observed) -> Iterator[Change]:
         found[Kind.VM] = (*found[Kind.VM], CREATION_FAILED)
     replaced = _replaced(observed, parts, found)
     if parts[Kind.VM] is None and (disk := parts[Kind.DISK]):
-        yield Change(Action.DESTROY, disk.ref, "left over from a machine that is gone", loses=True)
+        yield Change(Action.DESTROY, disk.ref, "left over from a deleted machine", loses=True)
     for kind, resource in wanted.items():
         if kind is Kind.DISK and parts[Kind.VM] is None:
             continue
@@ -163,7 +163,7 @@ def _differences(wanted: Resource, part: ObservedResource) -> Iterator[Differenc
     yield from MODULES[kind].differences(wanted, part)
     # A failed resource may be incomplete; sending it again completes it. VMs are handled separately.
     if part.state == "Failed" and kind in _NETWORK:
-        yield Difference("state", "Failed", "made again")
+        yield Difference("state", "Failed", "created again")
 
 
 def _replaced(
@@ -233,7 +233,7 @@ def _summary(plan_input: PlanInput, kind: Kind) -> str:
 def _notes(plan_input: PlanInput, observed: Observed) -> Iterator[str]:
     group = observed.part(Kind.RESOURCE_GROUP)
     if group and not observed.is_ours(group):
-        yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
+        yield f"group {observed.group} was not created for this machine: it is used, and not deleted with it"
     yield from (left_alone(part.ref, observed.name) for part in observed.lookalikes())
     found = observed.part(Kind.VM)
     if found and found.power in SHUT_DOWN:
@@ -241,16 +241,16 @@ def _notes(plan_input: PlanInput, observed: Observed) -> Iterator[str]:
     if found and not is_created_with(found, plan_input.public_key):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
     if plan_input.spec.lifecycle.max_cost and plan_input.terms.cap is None:
-        yield "no price is known: the cost cap cannot be kept"
+        yield "no price is known: the cost cap has no effect"
     if found and plan_input.lease.decided and plan_input.lease.until <= plan_input.lease.decided:
-        again = f"`gpuinfra down {plan_input.spec.name}`, then `gpuinfra up SPEC` starts a new sum"
-        yield f"the machine has cost what it may since power-on: it goes off; {again}"
+        again = f"`gpuinfra down {plan_input.spec.name}`, then `gpuinfra up SPEC` starts a new period"
+        yield f"the machine has reached its cost cap since power-on: it is switched off; {again}"
     if not plan_input.lease.is_daily:
-        yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
+        yield "Azure's daily schedule cannot express a lease of a day or more: only the tag has its end"
     if _lacks_schedule(plan_input, observed):
         yield (
             f"{plan_input.candidate.region} does not offer Azure's daily schedule: the guest agent and `gpuinfra reap` "
-            "end the machine, and without the agent's right `up` deletes it again"
+            "end the machine, and without the agent's role `up` deletes it again"
         )
     if stop := _old_stop(plan_input, observed):
         yield f"Azure's daily schedule may still stop the machine at {stop:%H:%M} UTC: {shutdown_schedule.TOO_LATE}"

@@ -47,10 +47,6 @@ def _first(pattern: str, text: str, flags: int = 0) -> str:
     return found.group(1) if found else ""
 
 
-def _login(_: ErrorDetails) -> str:
-    return LOGIN_HELP
-
-
 def _other_tenant(found: ErrorDetails) -> str:
     tenant = found.tenant or "TENANT"
     return f"`az login --tenant {tenant}`, or set AZURE_TENANT_ID and the service principal of that tenant"
@@ -61,7 +57,7 @@ def role_help(scope: str) -> str:
     where = "the subscription or the resource group"
     place = scope or "/subscriptions/SUBSCRIPTION"
     return (
-        f"the role Contributor on {where} allows it; an owner gives it by "
+        f"the role Contributor on {where} allows it; an owner assigns it with "
         f"`az role assignment create --assignee YOU --role Contributor --scope {place}`"
     )
 
@@ -77,7 +73,7 @@ def _role_scope(scope: str) -> str:
 
 def _policy(found: ErrorDetails) -> str:
     named = f" `{found.policy}`" if found.policy else ""
-    return f"ask whoever keeps the policy{named} for an exemption, or change what it objects to, such as region or tags"
+    return f"ask the owner of the policy{named} for an exemption, or change what it forbids, such as region or tags"
 
 
 def _locked(found: ErrorDetails) -> str:
@@ -85,61 +81,61 @@ def _locked(found: ErrorDetails) -> str:
     return f"`az lock list{group}` shows the lock; `az lock delete` removes it"
 
 
-def _fixed(text: str | None) -> Callable[[ErrorDetails], str | None]:
-    return lambda _: text
-
-
-Row = tuple[Code, str, Callable[[ErrorDetails], str | None]]
+Row = tuple[Code, str, str | Callable[[ErrorDetails], str] | None]
 
 TABLE: dict[Fault, Row] = {
-    Fault.LOGIN: (Code.LOGIN_FAILED, "not logged in to Azure", _login),
+    Fault.LOGIN: (Code.LOGIN_FAILED, "not logged in to Azure", LOGIN_HELP),
     Fault.DENIED: (Code.NOT_ALLOWED, "not allowed", _denied),
     Fault.POLICY: (Code.POLICY_DENIED, "forbidden by a policy", _policy),
     Fault.LOCKED: (Code.LOCKED, "locked", _locked),
     Fault.TERMS: (
         Code.IMAGE_TERMS,
         "the image's terms are not accepted",
-        _fixed("`acceptImageTerms: true` in the spec accepts them, if the subscription may buy in the marketplace"),
+        "`acceptImageTerms: true` in the spec accepts them, if the subscription may buy in the marketplace",
     ),
     Fault.CAPACITY: (
         Code.NO_CAPACITY,
         "no capacity",
-        _fixed("name more regions, zones or sizes in the spec; `gpuinfra sizes --with-quota` lists them"),
+        "name more regions, zones or sizes in the spec; `gpuinfra sizes --with-quota` lists them",
     ),
     Fault.QUOTA: (
         Code.NO_QUOTA,
         "not enough quota",
-        _fixed(f"`gpuinfra sizes --with-quota` shows where there is some; ask for more at {QUOTA_PAGE}"),
+        f"`gpuinfra sizes --with-quota` lists regions with quota; request more at {QUOTA_PAGE}",
     ),
-    Fault.THROTTLED: (Code.THROTTLED, "throttled by Azure", _fixed("try again in a few minutes")),
+    Fault.THROTTLED: (Code.THROTTLED, "throttled by Azure", "try again in a few minutes"),
     Fault.UNREACHABLE: (
         Code.UNREACHABLE,
         "Azure cannot be reached",
-        _fixed("look at the network, the proxy and GPUINFRA_ARM_ENDPOINT, and try again"),
+        "check the network, the proxy and GPUINFRA_ARM_ENDPOINT, and try again",
     ),
-    Fault.TIMEOUT: (Code.TIMED_OUT, "Azure took too long", _fixed("run the same command again: it goes on from there")),
-    Fault.BUSY: (Code.BUSY, "busy with something else", _fixed("try again in a moment")),
+    Fault.TIMEOUT: (
+        Code.TIMED_OUT,
+        "Azure took too long",
+        "run the same command again: it continues from there",
+    ),
+    Fault.BUSY: (Code.BUSY, "busy with something else", "try again in a moment"),
     Fault.IN_USE: (
         Code.REFUSED,
         "used by another resource",
-        _fixed("delete or detach what uses it, then run the same command again"),
+        "delete or detach the resource that uses it, then run the same command again",
     ),
     Fault.EXISTS: (
         Code.BUSY,
-        "somebody else has just made it",
-        _fixed("run the same command again: it goes on from what is there"),
+        "another client just created it",
+        "run the same command again: it continues from the current state",
     ),
     Fault.TAKEN: (
         Code.NAME_TAKEN,
         "the name is taken",
-        _fixed("use another `name` or `resourceGroup` in the spec, or delete what has the name"),
+        "use another `name` or `resourceGroup` in the spec, or delete the resource with this name",
     ),
-    Fault.ABSENT: (Code.REFUSED, "not found in Azure", _fixed(None)),
-    Fault.INTERRUPTED: (Code.REFUSED, "interrupted", _fixed("run the same command again: it goes on from there")),
+    Fault.ABSENT: (Code.REFUSED, "not found in Azure", None),
+    Fault.INTERRUPTED: (Code.REFUSED, "interrupted", "run the same command again: it continues from there"),
     Fault.OTHER: (
         Code.REFUSED,
         "refused by Azure",
-        _fixed("Azure's words above say why; `--verbose` gives the correlation id, by which its activity log has more"),
+        "see Azure's message above; with the correlation ID from `--verbose` you find more in the activity log",
     ),
 }
 _WRONG_TENANT = "InvalidAuthenticationTokenTenant"
@@ -147,7 +143,7 @@ _WRONG_TENANT_ROW: Row = (Code.LOGIN_FAILED, "logged in to another tenant", _oth
 _NO_SUBSCRIPTION_ROW: Row = (
     Code.NO_SUBSCRIPTION,
     "no such subscription",
-    _fixed("`az account list --output table` has those you can use; AZURE_SUBSCRIPTION_ID chooses one"),
+    "`az account list --output table` lists yours; AZURE_SUBSCRIPTION_ID selects one",
 )
 
 
@@ -156,13 +152,17 @@ def explain(error: CloudError, doing: str, *extra: str) -> Problem:
 
     `extra` adds facts to the note, such as what was kept.
     """
-    code, summary, help_of = _row(error)
+    code, summary, help_line = _row(error)
     found = details_of(error)
-    named = [f"missing is {found.action}" + (f" on {found.scope}" if found.scope else "")] if found.action else []
-    named += [f"the policy is `{found.policy}`"] if found.policy else []
-    note = "; ".join([f"{doing}: {_said(error)}", *named, *extra])
+    where = f" on {found.scope}" if found.scope else ""
+    missing = f"missing is {found.action}{where}" if found.action else ""
+    policy = f"the policy is `{found.policy}`" if found.policy else ""
+    note = "; ".join(filter(None, (f"{doing}: {_said(error)}", missing, policy, *extra)))
     exit_code = Exit.INTERRUPTED if error.fault is Fault.INTERRUPTED else Exit.FAILED
-    return Problem(Diagnostic(code, summary, note=note, help=help_of(found)), exit_code=exit_code)
+    return Problem(
+        Diagnostic(code, summary, note=note, help=help_line(found) if callable(help_line) else help_line),
+        exit_code=exit_code,
+    )
 
 
 def _row(error: CloudError) -> Row:
@@ -177,7 +177,7 @@ def _said(error: CloudError) -> str:
 
 
 def not_allowed(missing: Iterable[str], subscription: str, group: str) -> Problem:
-    """Return the Problem for missing rights that are known before the first write."""
+    """Return the Problem for missing permissions that are known before the first write."""
     actions = tuple(missing)
     note = f"missing on the subscription and on resource group `{group}`: {', '.join(actions)}; nothing was created"
     scope = f"/subscriptions/{subscription}" if subscription else ""

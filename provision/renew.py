@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import tags
@@ -125,8 +125,8 @@ def find_machine(cloud: Cloud, name: str, group: str | None) -> ObservedResource
             Diagnostic(
                 Code.NO_SUCH_MACHINE,
                 "no such machine",
-                note=f"no machine `{name}` of gpuinfra's is there",
-                help="`gpuinfra status` lists them; `gpuinfra up SPEC` makes one",
+                note=f"gpuinfra manages no machine `{name}`",
+                help="`gpuinfra status` lists them; `gpuinfra up SPEC` creates one",
             )
         )
     return found
@@ -182,9 +182,9 @@ def _write(
         part = cloud.look(ref)
         if part is None:
             return until
-        there = tags.moment(part.tags, tags.LEASE_UNTIL)
-        if there == until or (there and there > until and not shortens):
-            return there
+        found = tags.moment(part.tags, tags.LEASE_UNTIL)
+        if found == until or (found and found > until and not shortens):
+            return found
         marked = with_others(part, marks)
         cloud.wait(cloud.patch(Resource(ref, {"tags": marked})), deadline)
         return until

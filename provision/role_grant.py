@@ -53,8 +53,8 @@ class RoleGrant:
             return
         may = "may not" if role.state is RoleState.REFUSED else "perhaps may not"
         self._progress.note(
-            f"the guest agent {may} switch the machine off ({role.code}): lease, idleness and finished jobs are then "
-            f"ended by Azure's schedule and `gpuinfra reap`; `gpuinfra doctor {quote(name)}` says what is missing"
+            f"the guest agent {may} switch the machine off ({role.code}):  without it, "
+            f"Azure's schedule and `gpuinfra reap` end leases; `gpuinfra doctor {quote(name)}` shows what is missing"
         )
 
 

@@ -58,8 +58,8 @@ def target_of(
             Diagnostic(
                 Code.NO_SUCH_MACHINE,
                 "no such machine",
-                note=f"no machine `{observed.name}` of gpuinfra's is in this subscription",
-                help="`gpuinfra status` lists them; `gpuinfra up SPEC` makes one",
+                note=f"this subscription has no machine `{observed.name}` that gpuinfra manages",
+                help="`gpuinfra status` lists them; `gpuinfra up SPEC` creates one",
             )
         )
     if machine.power != RUNNING:
@@ -77,8 +77,8 @@ def target_of(
             Diagnostic(
                 Code.NO_SUCH_MACHINE,
                 "machine has no address",
-                note=f"`{observed.name}` runs, but its public address is gone, so nobody can reach it",
-                help="`gpuinfra up SPEC` makes it again",
+                note=f"`{observed.name}` is running, but has no public IP, so it cannot be reached",
+                help="`gpuinfra up SPEC` creates the public IP again",
             )
         )
     return Target(

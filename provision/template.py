@@ -33,7 +33,7 @@ _TIME_OF_DAY = "HHmm"
 _SUBSCRIPTION = "{subscription}"
 
 # The agent's role belongs to the subscription. A deployment to a group cannot create it, and the agent needs it.
-NO_AGENT = "the guest agent, and the right to switch the machine off, are not in a template: Azure's daily schedule is"
+NO_AGENT = "a template contains Azure's daily schedule, but not the guest agent and its role"
 
 
 class Expression(str):
@@ -65,13 +65,13 @@ def notes(spec: Spec) -> Iterator[str]:
     """Describe what the template cannot do, for the user who deploys it."""
     yield NO_AGENT
     if not _lease(spec).is_daily:
-        yield "a lease of a day or more is beyond Azure's own daily schedule: nothing in Azure ends this machine"
+        yield "Azure's daily schedule cannot express a lease of a day or more: nothing in Azure ends this machine"
     if spec.lifecycle.hours:
-        yield "a template cannot work with hours: the lease alone says when this machine goes off"
+        yield "a template cannot contain hours: only the lease ends"
     if spec.lifecycle.max_cost:
-        yield "a template knows no price: the cost cap is not kept"
+        yield "a template has no price: the cost cap has no effect"
     if spec.power == "deallocated":
-        yield "the spec wants the machine off, and a template can only make one that is on"
+        yield "the spec keeps the machine off, and a template can only create one that is on"
     if spec.image not in ALIASES:
         yield f"if {spec.image} is sold under a plan, add that to the machine as `plan`: only Azure knows it"
 

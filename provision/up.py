@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-from gpuinfra.models.plan import Action, Change, Plan, RejectedCandidate, RejectionReason
+from gpuinfra.models.plan import Action, Plan, RejectedCandidate, RejectionReason
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -46,6 +46,23 @@ class FoundMachine:
     """Azure's creation time; empty if Azure does not show it."""
 
 
+@dataclass(frozen=True)
+class UpHooks:
+    """Functions that `up` calls before it changes Azure. Each raises to prevent the change."""
+
+    adopt: Callable[[Sequence[Ref]], None] | None = None
+    """Called before a machine without tags is adopted. None: never adopt."""
+    known_host_key: str = ""
+    """The public host key by which an untagged machine is known."""
+    check_found: Callable[[FoundMachine], None] | None = None
+    """Called with an existing machine."""
+    before_creation: Callable[[str], None] | None = None
+    """Called with a new machine's public host key, because this run may be killed right after the creation."""
+
+
+NO_HOOKS = UpHooks()
+
+
 @dataclass
 class Provisioner:
     """The provisioning of one machine."""
@@ -57,14 +74,6 @@ class Provisioner:
     repository: str = ""
     """The git repository that contains the spec; empty if unknown."""
     host_key: HostKey = field(default_factory=new_host_key)
-    adopt: Callable[[Sequence[Ref]], None] | None = None
-    """Called before a machine without tags is adopted; raises if the user refuses. None: never adopt."""
-    check_found: Callable[[FoundMachine], None] | None = None
-    """Called with an existing machine before any change; raises if it must not be used."""
-    before_creation: Callable[[str], None] | None = None
-    """Called with a new machine's public host key before its creation, because this run may be killed right after."""
-    known_host_key: str = ""
-    """The public host key by which an untagged machine is known."""
 
     def __post_init__(self) -> None:
         self._role_grant = RoleGrant(self.task.cloud, self.task.progress)
@@ -80,12 +89,12 @@ class Provisioner:
         except CloudError as error:
             raise explain(error, f"planning {self.spec.name}") from error
 
-    def up(self, consent: Callable[[Plan], None]) -> UpOutcome:
+    def up(self, consent: Callable[[Plan], None], hooks: UpHooks = NO_HOOKS) -> UpOutcome:
         """Apply the plan. `consent` gets the plan before any change and raises if the user refuses."""
         try:
             observed = self._observe()
-            if self.adopt:
-                observed = adopted(self.task, observed, self.adopt, self.known_host_key)
+            if hooks.adopt:
+                observed = adopted(self.task, observed, hooks.adopt, hooks.known_host_key)
             places, checked = self._placement.candidates(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
@@ -93,7 +102,7 @@ class Provisioner:
         lost = ""
         for number, candidate in enumerate(places):
             plan = self._placement.plan(candidate, observed, checked)
-            self._check_found(observed)
+            _check_found(observed, hooks)
             if number > 0:
                 self.task.progress.note(f"next: {candidate}, {_price_of(plan)}")
             # Between two candidates another client may have created the machine, which was not in a plan so far.
@@ -106,7 +115,8 @@ class Provisioner:
             else:
                 self._attempts.check_unchanged(plan, observed)
                 self._attempts.prepare(checked)
-                self._announce(plan)
+                if hooks.before_creation and _creates_vm(plan):
+                    hooks.before_creation(self.host_key.public)
                 failure = self._attempts.run(plan, observed, places[number + 1 :])
                 if failure:
                     reason = RejectionReason(failure.code, failure.message)
@@ -116,16 +126,6 @@ class Provisioner:
                     continue
             return self._outcome(plan, rejected)
         raise no_candidate(self.spec, rejected, f"{lost}{self._attempts.rollback}")
-
-    def _check_found(self, observed: Observed) -> None:
-        machine = observed.part(Kind.VM)
-        if machine and self.check_found:
-            created = str(machine.properties.get("timeCreated") or "")
-            self.check_found(FoundMachine(tags.get(machine.tags, tags.HOST_KEY), created))
-
-    def _announce(self, plan: Plan) -> None:
-        if self.before_creation and any(_creates(change) for change in plan.changes if change.ref.kind is Kind.VM):
-            self.before_creation(self.host_key.public)
 
     def _observe(self) -> Observed:
         """Return the current state. If there is a disk without a VM, observe again.
@@ -171,8 +171,15 @@ def _price_of(plan: Plan) -> str:
     return "no price is known" if price is None else f"${price:.3f} an hour"
 
 
-def _creates(change: Change) -> bool:
-    return change.action in {Action.ADD, Action.REPLACE}
+def _creates_vm(plan: Plan) -> bool:
+    return any(each.ref.kind is Kind.VM and each.action in {Action.ADD, Action.REPLACE} for each in plan.changes)
+
+
+def _check_found(observed: Observed, hooks: UpHooks) -> None:
+    machine = observed.part(Kind.VM)
+    if machine and hooks.check_found:
+        created = str(machine.properties.get("timeCreated") or "")
+        hooks.check_found(FoundMachine(tags.get(machine.tags, tags.HOST_KEY), created))
 
 
 SETTLE_SECONDS = 2400.0

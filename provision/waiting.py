@@ -74,7 +74,7 @@ class Interrupt:
     def check(self, subject: str = "") -> None:
         """Raise CloudError if the flag is set, or was set while this worker ran."""
         if self._event.is_set() or threading.get_ident() in self._abandoned:
-            raise CloudError(Fault.INTERRUPTED, "Interrupted", "it goes on in Azure", subject=subject)
+            raise CloudError(Fault.INTERRUPTED, "Interrupted", "it continues in Azure", subject=subject)
 
     def sleep(self, seconds: float) -> None:
         """Sleep. Raise CloudError if interrupted."""

@@ -1,9 +1,21 @@
-"""Replace files atomically, and lock them."""
+"""Read JSON files, replace files atomically, and lock them."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+from typing import Any
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None if it is missing or invalid."""
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def replace(path: str, text: str) -> None:

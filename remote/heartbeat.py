@@ -52,12 +52,7 @@ def record(run: str, request: dict[str, Any]) -> None:
 
 def read(run: str) -> dict[str, Any] | None:
     """Return the last heartbeat, or None if there was none."""
-    try:
-        with open(states.path(run, run_folder.HEARTBEAT), "rb") as file:
-            found = json.loads(file.read())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return files.read_object(states.path(run, run_folder.HEARTBEAT))
 
 
 class TransferHeartbeat:

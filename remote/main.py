@@ -23,7 +23,7 @@ VERBS = {
     "job-forget": ("jobs", "forget"),
     "run-forget": ("jobs", "forget_run"),
     "run-keep": ("jobs", "keep_run"),
-    "run-attend": ("heartbeat", "answer_heartbeat"),
+    "heartbeat": ("heartbeat", "answer_heartbeat"),
     "runs": ("jobs", "runs"),
 }
 """The module and function of each verb. The first call imports the module. A function takes the wire and the request,

@@ -1,4 +1,4 @@
-"""The staging area: content that has arrived for an upload and is not yet in its place in a work tree."""
+"""The staging area: content of uploads that is not yet in a work tree."""
 
 from __future__ import annotations
 

@@ -190,12 +190,8 @@ MAX_DETAIL = 1000
 
 def read_stop_reason(run: str) -> dict[str, str] | None:
     """Return how and why the machine stops the job, or None if it does not or the file is invalid."""
-    try:
-        with open(_stop_reason_path(run), "rb") as file:
-            found = json.loads(file.read())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(found, dict) or found.get("how") not in BY_MACHINE:
+    found = files.read_object(_stop_reason_path(run))
+    if found is None or found.get("how") not in BY_MACHINE:
         return None
     return {"how": str(found["how"]), "detail": str(found.get("detail") or "")[:MAX_DETAIL]}
 

@@ -85,8 +85,8 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
         with tree.permitted():
             is_already = tree.is_already(request["digest"])
             outputs = tree.give_outputs(request["run"], request["outputs"])
-        if "attended" in request:
-            heartbeat.record(request["run"], request["attended"])
+        if "heartbeat" in request:
+            heartbeat.record(request["run"], request["heartbeat"])
         answer = {"slot": slot.name, "tree": slot.tree, "outputs": outputs, "same": is_already}
         wire.send_json({**answer, "seconds": time.monotonic() - began})
         if not is_already:

@@ -18,9 +18,11 @@ JobError                a job cannot be started, followed or stopped, and a new 
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -115,6 +117,13 @@ class UploadError(JobError):
     def __init__(self, summary: str, path: str, reason: str = "", help: str | None = None) -> None:  # noqa: A002
         super().__init__(summary, f"{path}: {reason}" if reason else path, help, Code.UPLOAD_FAILED.value)
         self.path = path
+
+
+def write_error(error: OSError, summary: str, path: Path, remedy: str) -> JobError:
+    """Return the error for a path on this computer that cannot be written; `remedy` is the fix for a full disk."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return JobError("the disk of this computer is full", f"`{path}` cannot be written", remedy, Code.DISK_FULL)
+    return JobError(summary, f"`{path}`: {error.strerror}", None, Code.FILE_UNWRITABLE)
 
 
 # The first matching class counts.

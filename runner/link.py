@@ -99,13 +99,13 @@ class Link:
     @property
     def engine(self) -> Engine:
         """The target's Docker Engine; opens a connection if there is none."""
-        from gpuinfra.runner.docker.client import open_engine
+        from gpuinfra.runner.docker.client import Engine
 
         with self._lock:
             connection = self.connection
             if self._engine is None:
                 # An engine that answered before may be restarting.
-                self._engine = open_engine(
+                self._engine = Engine(
                     connection, expected=self._had_engine, shares_credentials=self._shares_credentials
                 )
             return self._engine
@@ -260,7 +260,7 @@ def link_to(
 
 
 def import_paramiko() -> None:
-    """Import paramiko without `invoke`, which takes half of the import time and is used only for `Match exec`."""
+    """Import paramiko without `invoke`, which takes half of the import time and is needed only for OpenSSH settings."""
     if "paramiko" in sys.modules or "invoke" in sys.modules:
         return
     sys.modules["invoke"] = None  # type: ignore[assignment] # Python then raises ImportError for it

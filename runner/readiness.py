@@ -14,7 +14,7 @@ from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.target import Checkup, Target, TargetCheck
 from gpuinfra.runner.connection.port import Shell
 from gpuinfra.runner.connection.ssh import SshConnection
-from gpuinfra.runner.docker.check import LIMIT_SECONDS, Said, is_denied, judge, look_at_docker, read, script
+from gpuinfra.runner.docker.check import LIMIT_SECONDS, CommandOutput, is_denied, judge, look_at_docker, read, script
 from gpuinfra.runner.errors import (
     ConnectError,
     HostKeyChanged,
@@ -270,7 +270,7 @@ def examine(connection: Shell, *, docker: bool, gpu: bool, timeout: float) -> Ch
     completed = connection.run(["sh", "-c", script(docker=docker, gpu=gpu)], timeout=timeout)
     parts = read(completed.stdout)
     if "system" not in parts:
-        said = Said(completed.exit_code, f"{completed.stdout} {completed.stderr}")
+        said = CommandOutput(completed.exit_code, f"{completed.stdout} {completed.stderr}")
         found = f"no shell: it said {said.brief}"
         return Checkup((TargetCheck("ssh", False, found, "jobs need a Linux user with a shell"),))
     checks = judge(parts, docker=docker, gpu=gpu)

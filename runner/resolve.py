@@ -13,7 +13,7 @@ from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench.compute import CLUSTER, LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, SHARE, Compute
 from gpuinfra.workbench.project import Project, load_conda, load_project, plain_path
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYTHON, RunConfig
-from gpuinfra.workbench.targets import BUILT_IN, redefinition, target_of
+from gpuinfra.workbench.targets import BUILT_IN, invalid_values, redefinition, target_of
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec, TargetOptions
@@ -41,6 +41,8 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
     _check_files(project, configuration, used_files)
     name = (runconfig.target or runconfig.name) if runconfig else configuration
     _check_built_in(configuration, name, runconfig, compute)
+    if compute and spec is None and (problems := tuple(invalid_values(compute))):
+        raise Problem(*problems, exit_code=Exit.USAGE)
     if compute is None and name not in BUILT_IN and spec is None:
         raise _unknown(project, configuration, runconfig, name)
     target = _new_target(spec, name) if spec and compute is None else _target(workspace, project, compute, name)
@@ -74,7 +76,7 @@ def _after_up(
 ) -> tuple[RunConfig | None, Compute | None]:
     """Return the files as they will be after `up`, which changes only the fields that the spec sets."""
     names = options.model_fields_set
-    if runconfig and not runconfig.is_later:
+    if runconfig and not runconfig.is_sdk_v1:
         runconfig = replace(
             runconfig,
             framework=options.framework if "framework" in names else runconfig.framework,
@@ -140,7 +142,7 @@ def _with_runconfig(job: JobSpec, runconfig: RunConfig) -> JobSpec:
         target=target,
         base_image=docker.base_image or job.base_image or DEFAULT_IMAGE,
         gpu_need=GpuNeed.REQUIRED if docker.gpu or target.nvidia_docker else GpuNeed.NO,
-        says_gpu=job.says_gpu or runconfig.says("environment", "docker", "gpuSupport"),
+        says_gpu=job.says_gpu or runconfig.has("environment", "docker", "gpuSupport"),
         share=job.share if docker.shared_volumes else None,
         shm_size=parse_size(docker.shm_size) if docker.shm_size else None,
     )
@@ -175,7 +177,7 @@ def _check_built_in(name: str, target: str, runconfig: RunConfig | None, compute
     problem = redefinition(compute) if compute else None
     if runconfig and name in BUILT_IN and target != name:
         label = f"`{name}` always means this computer, and this is another target"
-        span = runconfig.place("target" if runconfig.is_later else "Target")
+        span = runconfig.target_place
         problem = Diagnostic(Code.BAD_NAME, "built-in target name", span, label, help="rename the file")
     if problem:
         raise Problem(problem, exit_code=Exit.USAGE)
@@ -228,7 +230,7 @@ def _check_conda(project: Project, path: str) -> None:
 
 def _unknown(project: Project, configuration: str, runconfig: RunConfig | None, target: str) -> Problem:
     if runconfig:
-        span = runconfig.place("target" if runconfig.is_later else "Target")
+        span = runconfig.target_place
         help_line = did_you_mean(target, project.computes) or "`gpuinfra targets` lists all targets"
         label = f"there is no `{target}.compute`"
         return Problem(

@@ -121,7 +121,7 @@ class Submission:
                     run=self.record.run.id,
                     outputs="mount" if self.job.in_container else "link",
                     progress=self.progress,
-                    attended=self.first_heartbeat,
+                    first_heartbeat=self.first_heartbeat,
                     abandoned=self.abandoned,
                 )
 

@@ -50,7 +50,7 @@ class GuestHost:
         self._faults: list[dict[str, Any]] = []
 
     def boot_all(self) -> None:
-        """After a restart of the server, boot the guests of all VMs that were running."""
+        """Boot the guests of all VMs that were running when the server ended."""
         for machine in self.cloud.store.resources(kind=MACHINES):
             state = self.cloud.meter.state(machine.key)
             if state and state[0] == "running":
@@ -101,12 +101,10 @@ class GuestHost:
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._resets.wait(), seconds)
                         await self._start(order["vm"])
-                    case "stop":
+                    case "stop" | "delete" as kind:
                         self.cloud.guests_ready.discard(machine)
-                        await self.guests.stop(order["vmId"], self._root(order["vmId"]))
-                    case "delete":
-                        self.cloud.guests_ready.discard(machine)
-                        await self.guests.delete(order["vmId"], self._root(order["vmId"]))
+                        end = self.guests.stop if kind == "stop" else self.guests.delete
+                        await end(order["vmId"], self._root(order["vmId"]))
                     case "run-command":
                         await self._run_command(order)
         except asyncio.CancelledError:
@@ -175,7 +173,7 @@ class GuestHost:
         return self.cloud.folder / "guests" / vm_id
 
     def _apply_faults(self) -> None:
-        """A GPU can disappear, and come back, while its guest runs."""
+        """Let GPUs disappear or come back while their guests run."""
         faults = self.cloud.faults.all()
         if faults == self._faults:
             return

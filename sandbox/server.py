@@ -135,13 +135,8 @@ class Server:
 
 
 def _web_server(app: Starlette, **settings: Any) -> uvicorn.Server:
-    common: dict[str, Any] = {
-        "log_config": None,
-        "access_log": False,
-        "lifespan": "off",
-        "timeout_graceful_shutdown": 2,
-    }
-    return uvicorn.Server(uvicorn.Config(app, **common, **settings))
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off"}
+    return uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=2, **quiet, **settings))
 
 
 def _reserve_ssh_port(cloud: Cloud) -> tuple[int, socket.socket | None]:

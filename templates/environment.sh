@@ -1,15 +1,15 @@
 #!/bin/sh
-# Installs a job's packages inside its image: by conda where packages are conda's, else by pip beside the image's own.
-# It runs as root in the first stage of a build, of which only the folder $prefix stays. Lines that begin with
-# `gpuinfra:` are for the one who watches; `gpuinfra-refusal:` and `gpuinfra-help:` say why it cannot be.
+# Installs a job's packages in its image: with conda if the file has packages for conda, else with pip in addition to
+# the image's packages. It runs as root in the first stage of a build, of which only the folder $prefix is kept. Lines
+# that begin with `gpuinfra:` report progress; `gpuinfra-refusal:` and `gpuinfra-help:` are an error and its fix.
 set -eu
 cd "$(dirname "$0")"
 # prefix, python_text, python_first, python_end, python_names, python_is_known, only_conda_has, has_channels
-. ./wishes
+. ./settings
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSITE=1
 export CONDA_ALWAYS_YES=1 MAMBA_ALWAYS_YES=1 DEBIAN_FRONTEND=noninteractive
-# What the image's own settings say of these is for its own packages.
+# The image's values of these variables are for its own packages.
 unset PYTHONHOME PIP_TARGET PIP_PREFIX PIP_USER PIP_REQUIRE_VIRTUALENV || :
 
 say() {
@@ -35,7 +35,7 @@ fits() {
     number=$(number_of "$1") && [ "$number" -ge "$python_first" ] && [ "$number" -lt "$python_end" ]
 }
 
-# Which of them the image has, the quickest first.
+# Finds the image's conda, the fastest program first.
 find_conda() {
     for name in micromamba mamba conda; do
         for each in "$name" "/opt/conda/bin/$name" "/opt/miniconda/bin/$name" "/opt/miniconda3/bin/$name" \
@@ -57,7 +57,7 @@ find_python() {
     return 1
 }
 
-# What the image has, for a message.
+# Prints the image's versions of Python, for a message.
 pythons() {
     found=
     for name in python python3; do
@@ -78,7 +78,7 @@ pythons() {
 install_by_conda() {
     say "making the environment with ${conda##*/}"
     case ${conda##*/} in
-    # It knows no channels by itself.
+    # micromamba has no default channels.
     micromamba)
         if [ -n "$has_channels" ]; then
             "$conda" create --yes --prefix "$prefix" --file environment.yml
@@ -90,14 +90,14 @@ install_by_conda() {
     esac
 }
 
-# An environment that sees the image's own packages: its GPU frameworks were made for its CUDA.
+# Creates an environment that includes the image's packages, because its GPU frameworks match its CUDA.
 make_venv() {
     say "making the environment with $("$python" --version 2>&1) of the image, and pip"
     "$python" -m venv --system-site-packages --without-pip "$prefix" ||
         "$python" -m virtualenv --system-site-packages "$prefix" ||
         refuse "the image's $python can make no environment: it has neither \`venv\` nor \`virtualenv\`" \
             "name a base image with conda, or one whose Python is whole"
-    # Of a Python that is itself in such an environment, only those around it are seen.
+    # If the image's Python is itself in a virtual environment, add the packages of that environment.
     "$python" -c '
 import os, subprocess, sys, sysconfig
 if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
@@ -117,7 +117,7 @@ install_by_pip() {
     fi
 }
 
-# Installers write down where packages came from. Whoever has the image would read passwords there.
+# Removes passwords from the records in which installers store the sources of packages.
 forget_secrets() {
     [ -s secrets ] || return 0
     "$prefix/bin/python" -c '
@@ -125,7 +125,7 @@ import os, sys
 with open("secrets", "rb") as lines:
     secrets = lines.read().split(b"\n")
 for folder, _, names in os.walk(sys.argv[1]):
-    # Code is left alone: a password may be a word that stands in it.
+    # Code is not changed: a password may be a word in it.
     is_record = os.path.basename(folder) == "conda-meta" or ".git" in folder.split(os.sep)
     for name in names:
         path = os.path.join(folder, name)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from gpuinfra.app.options import require
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
-from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.images import check_container_image
 from gpuinfra.models.names import check_target_name
 from gpuinfra.models.spec import TargetOptions
-from gpuinfra.models.target import ASK, Target
+from gpuinfra.models.target import ASK, Target, is_host, is_user
 from gpuinfra.runner.connection.host_key import HostKey
 from gpuinfra.runner.errors import HostKeyInvalid
 from gpuinfra.suggest import did_you_mean, listed

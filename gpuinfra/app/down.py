@@ -16,12 +16,13 @@ from gpuinfra.app.machine_costs import ledger_entries, with_costs
 from gpuinfra.app.machine_names import Named, named_machines, unknown_machine
 from gpuinfra.app.machine_tasks import ErrorCollector, for_each, say_states
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import settle_runs
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.consent import Effect
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import MachineId
-from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
+from gpuinfra.models.run import DELETED_WITH_OUTPUTS, END_IS_LATEST, RunState
 from gpuinfra.models.target import unreached_target
 from gpuinfra.provision.costing.activity import KEPT
 from gpuinfra.provision.down import Teardown
@@ -107,7 +108,7 @@ def tear_down(
     """Deallocate or delete a machine, record it in the ledger, and return the receipt with its cost."""
     teardown = Teardown(named.name, named.group, session.task(named.name, frontend, deadline), cause)
     receipt = teardown.delete() if delete else teardown.deallocate()
-    receipt = accounted(_proven(session, named, receipt), session)
+    receipt = accounted(_proven(session, named, receipt), session, named.group)
     return note_end(session.settings, receipt, session.cloud.subscription, frontend)
 
 
@@ -133,12 +134,18 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
     with suppress(Problem):  # the deletion is proven, even if the history cannot be written
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
         own = [run for run in found.values() if run.simulated == simulated and run.is_of(name, str(machine))]
-        now = datetime.now(UTC)
-        for run in with_costs(settings, own, now):
-            gone = f"{name} {DELETED_WITH_OUTPUTS}"
-            lost = {"state": RunState.LOST, "reason": f"{name} was deleted", "ended": now}
-            lost = {} if run.state.is_over else lost
-            history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
+        if not own:
+            return
+        gone, now = f"{name} {DELETED_WITH_OUTPUTS}", datetime.now(UTC)
+        lost = {"state": RunState.LOST, "reason": f"{name} was deleted", "ended": now}
+        # The machine may have ended before this command: Azure's log has the time.
+        settled = settle_runs(settings, own).runs
+        for run in settled:
+            if not run.state.is_over or (run.started and run.ended is None):
+                history.update(run.id, warnings=(*run.warnings, END_IS_LATEST), **lost)
+        for run in with_costs(settings, [history.find(run.id) for run in settled], now):
+            warnings = run.warnings if gone in run.warnings else (*run.warnings, gone)
+            history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=warnings)
 
 
 # Proof for an absent machine: a misspelt name or a wrong subscription is not "off"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.settings import Settings
     from gpuinfra.diagnostics import Problem
     from gpuinfra.models.events import Event, Question
-    from gpuinfra.runner.jobs.job import Frame
+    from gpuinfra.models.outputs import Frame
 
 
 class JobOutput(Protocol):

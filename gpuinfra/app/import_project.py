@@ -8,8 +8,7 @@ from pathlib import Path
 from gpuinfra.app.init import DEFAULT
 from gpuinfra.app.options import require
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
-from gpuinfra.models.names import check_machine_name
-from gpuinfra.models.regions import check_region
+from gpuinfra.models.names import check_machine_name, check_region
 from gpuinfra.models.sizes import check_size
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.spec import load_bytes

@@ -161,12 +161,12 @@ def variables_of(request: JobRequest) -> tuple[dict[str, str], dict[str, str]]:
 
 def build_secrets_of(names: Iterable[str]) -> dict[str, str]:
     """Return the values of the variables named by `--build-secret`."""
-    from gpuinfra.runner.environment.secrets import SHORTEST
+    from gpuinfra.runner.environment.secrets import MIN_SIZE
 
     found = {name: _own(name, f"`--build-secret {name[:80]}`") for name in names}
     for name, value in found.items():
-        if len(value) < SHORTEST or not value.isprintable():
-            note = f"`--build-secret {name}`: its value is shorter than {SHORTEST} characters, or not one line of text"
+        if len(value) < MIN_SIZE or not value.isprintable():
+            note = f"`--build-secret {name}`: its value is shorter than {MIN_SIZE} characters, or not one line of text"
             raise usage("invalid secret", note, "such a value cannot be kept out of the build's output")
     return found
 

@@ -18,7 +18,7 @@ from gpuinfra.app.specs import is_path, one_spec, spec_named
 from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.models.consent import Effect
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.lease import LeaseState
+from gpuinfra.models.machine import LeaseState
 from gpuinfra.models.plan import Power
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags

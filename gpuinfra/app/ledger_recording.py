@@ -43,13 +43,15 @@ def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
         progress.note(f"warning: ledger cannot be written: {error}")
 
 
-def accounted(receipt: Receipt, session: CloudSession) -> Receipt:
+def accounted(receipt: Receipt, session: CloudSession, group: str | None = None) -> Receipt:
     """Return the receipt with the cost of the last time on, from the ledger and, if readable, Azure's log.
+
+    `group` is where a machine that does not exist would be.
 
     If another client stopped the machine since this workspace switched it on, the receipt also says who and when.
     """
     session.cloud.grant(LOG_SECONDS)
-    return _accounted(receipt, session)
+    return _accounted(receipt, session, group)
 
 
 def all_accounted(receipts: Sequence[Receipt], session: CloudSession) -> list[Receipt]:
@@ -63,16 +65,17 @@ def all_accounted(receipts: Sequence[Receipt], session: CloudSession) -> list[Re
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _accounted(receipt: Receipt, session: CloudSession) -> Receipt:
+def _accounted(receipt: Receipt, session: CloudSession, group: str | None = None) -> Receipt:
+    group = receipt.group or group
     named = ledger_entries(session.settings, simulated=receipt.simulated, machine=receipt.name)
     # Two machines in two groups may have one name. An entry without a group counts for both.
-    group = (receipt.group or "").casefold()
-    noted = [each for each in named if (each.group or group).casefold() == group]
+    key = (group or "").casefold()
+    noted = [each for each in named if (each.group or key).casefold() == key]
     begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
     since = receipt.billed_from or (begun.at if begun else None)
-    if since is None or receipt.verified is None or receipt.group is None:
+    if since is None or receipt.verified is None or group is None:
         return receipt
-    cloud, ref = session.cloud, Ref(Kind.VM, receipt.group, receipt.name)
+    cloud, ref = session.cloud, Ref(Kind.VM, group, receipt.name)
     window = max(since - BEFORE, receipt.at - KEPT)
     events = _events(cloud, ref, window, receipt.at)
     if receipt.billed_from is None:
@@ -81,6 +84,9 @@ def _accounted(receipt: Receipt, session: CloudSession) -> Receipt:
             return receipt
         began, ended = found[0] or begun.at, found[1]
         receipt = replace(receipt, billed_from=began, billed_to=ended.at, cause=_who(cloud, ref, ended.who))
+        if receipt.size is None:
+            # Others deleted it, so only the ledger knows what it was.
+            receipt = replace(receipt, size=begun.size, region=begun.region, spot=begun.spot, group=group)
     entry = entry_from_receipt(receipt, cloud.subscription)
     return add_cost(receipt, events, window, [*noted, *([entry] if entry else [])])
 

@@ -118,7 +118,7 @@ def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[R
     from gpuinfra.provision.costing.report import cost_by_ledger
     from gpuinfra.store.history import History as Runs
 
-    if not any(run.machine and run.started for run in runs):
+    if not jobs_of(runs, now):
         return list(runs)
     everything = {run.id: run for run in (*Runs(settings.state).list(), *runs)}
     costs: dict[str, float] = {}
@@ -147,7 +147,7 @@ def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
     from gpuinfra.provision.costing.report import Job
 
     return [
-        Job(run.id, machine, run.started, end, is_over=run.ended is not None)
+        Job(run.id, machine, run.started, end, is_over=run.ended is not None and not run.is_end_latest)
         for run in runs
         # The record of a run whose machine was deleted keeps only the id.
         if (machine := run.machine or run.resource_id.rpartition("/")[2])

@@ -40,7 +40,7 @@ def seconds_of(option: str, text: str) -> float:
     """Return the seconds in a duration like `45m`. Raise Problem if it is invalid."""
     from pydantic_core import PydanticCustomError
 
-    from gpuinfra.models.durations import parse_duration
+    from gpuinfra.models.quantities import parse_duration
 
     try:
         return parse_duration(text).total_seconds()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuinfra.app.frontend import Frontend
@@ -11,26 +9,14 @@ from gpuinfra.app.run_control import fetch_outputs
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import Workspace, open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.outputs import RunOutputs
 from gpuinfra.models.run import Run
-from gpuinfra.runner.outputs.copies import KeptFile, copy_outputs, kept_files
+from gpuinfra.runner.outputs.copies import copy_outputs, kept_files
 from gpuinfra.runner.upload.copied_outputs import leave_out_of_uploads
 from gpuinfra.workspace import check_inside
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """The local outputs of a run."""
-
-    run: Run
-    path: Path
-    files: Sequence[KeptFile]
-    left_out: bool | None
-    """Whether uploads ignore the folder; None if it is not in the project."""
-    diagnostics: tuple[Diagnostic, ...]
-    exit_code: Exit
-
-
-def outputs(settings: Settings, run_id: str, folder: Path | None, frontend: Frontend) -> Outputs:
+def outputs(settings: Settings, run_id: str, folder: Path | None, frontend: Frontend) -> RunOutputs:
     """Fetch a run's missing outputs, and copy all of them to `folder` if given."""
     if folder:
         check_inside(folder, settings.workspace)
@@ -42,7 +28,7 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, frontend: Fron
     files = copy_outputs(path, folder, replace=settings.yes) if folder else kept_files(path)
     diagnostics = tuple(problem.diagnostics) if problem else _incomplete(found)
     code = problem.exit_code if problem else Exit.FAILED if diagnostics else Exit.DONE
-    return Outputs(found, folder or path, files, is_left_out, diagnostics, code)
+    return RunOutputs(found, folder or path, files, folder is not None, is_left_out, diagnostics, code)
 
 
 def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool | None:

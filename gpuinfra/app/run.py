@@ -22,8 +22,8 @@ from gpuinfra.app.submit import JobResult, result_of
 from gpuinfra.app.up import LeftOn, up
 from gpuinfra.app.workspace import check_workspace, open_workspace, with_key
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
-from gpuinfra.models.durations import format_duration
 from gpuinfra.models.plan import Action, Plan
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.receipt import Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec

@@ -16,9 +16,9 @@ from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
+    from gpuinfra.models.outputs import Frame
     from gpuinfra.models.run import Run
     from gpuinfra.runner.jobs.follower import JobFollower
-    from gpuinfra.runner.jobs.job import Frame
     from gpuinfra.runner.jobs.log import LogFile
     from gpuinfra.runner.link import Link
 

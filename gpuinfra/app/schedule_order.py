@@ -127,10 +127,10 @@ def _check_fit(words: Words, scheduler: Scheduler, settings: Settings) -> None:
 
 
 def _interval(text: str, scheduler: Scheduler) -> Interval:
-    from gpuinfra.scheduling.rendering import LEAST_MINUTES
+    from gpuinfra.scheduling.rendering import MIN_MINUTES
     from gpuinfra.scheduling.schedule import Interval, nearest_interval
 
-    minutes, least = seconds_of("--every", text) / 60, LEAST_MINUTES.get(scheduler, 1)
+    minutes, least = seconds_of("--every", text) / 60, MIN_MINUTES.get(scheduler, 1)
     if minutes < least:
         raise _usage(f"`--every {text}`: {scheduler} runs at most every {least}m")
     if nearest_interval(minutes).minutes == minutes:

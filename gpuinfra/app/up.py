@@ -36,7 +36,7 @@ from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.plan import CREATION_FAILED
 from gpuinfra.provision.target import target_from_spec
-from gpuinfra.provision.up import UpOutcome
+from gpuinfra.provision.up import UpHooks, UpOutcome
 from gpuinfra.runner.connection.private_keys import identity_of
 from gpuinfra.workbench.targets import check_files, check_writable_files, find_target, write_target
 
@@ -109,10 +109,12 @@ def up(  # noqa: PLR0913 each is an option
     source = source_of_up(session.cloud.subscription, spec.group_name)
     named = unreached_target(spec.target_name, spec.name, work.host_key.public, simulated=simulated)
     trust = MachineTrust(settings, named, source, frontend, accepted=host_key)
-    work.check_found, work.before_creation = trust.check_found, trust.record_pending
-    if adopt:
-        work.adopt = consent_to_adopt(settings, spec, frontend)
-        work.known_host_key = known_host_key(settings, spec)
+    hooks = UpHooks(
+        adopt=consent_to_adopt(settings, spec, frontend) if adopt else None,
+        known_host_key=known_host_key(settings, spec) if adopt else "",
+        check_found=trust.check_found,
+        before_creation=trust.record_pending,
+    )
 
     def consent(plan: Plan) -> None:
         _ask(plan, session, spec, frontend, delete=delete, creation=asks)
@@ -121,7 +123,7 @@ def up(  # noqa: PLR0913 each is an option
 
     try:
         with cloud_errors(f"bringing up {spec.name}"):
-            outcome = work.up(consent)
+            outcome = work.up(consent, hooks)
         record_power_on(settings, outcome, session, frontend)
         return _until_usable(settings, session, spec, outcome, trust, work.public_key, frontend)
     except KeyboardInterrupt:

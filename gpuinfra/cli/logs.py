@@ -24,11 +24,12 @@ def logs(
 ) -> int:
     """Print a job's output, byte for byte: stdout to stdout, stderr to stderr."""
     from gpuinfra.app.logs import follow_log, show_log
+    from gpuinfra.models.outputs import STDERR, STDOUT
     from gpuinfra.views import diagnostics as diagnostics_view
     from gpuinfra.views import job as view
 
     settings = start_command(context, reaches_cloud=follow)
-    only = {"stdout": (view.STDOUT,), "stderr": (view.STDERR,), "both": view.BOTH}[stream]
+    only = {"stdout": (STDOUT,), "stderr": (STDERR,), "both": view.BOTH}[stream]
     with open_frontend(settings) as frontend:
         output = view.TerminalSink(json=settings.json, progress=frontend, timestamps=timestamps, only=only)
         try:

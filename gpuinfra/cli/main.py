@@ -15,8 +15,7 @@ from typer.main import get_command
 from gpuinfra.app.interruption import handled_signals, let_signals_end
 from gpuinfra.cli.lazy_group import PROGRAM, app, asks_for_json
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.views.ci_commands import filter_commands
-from gpuinfra.views.terminal import survive_closed_terminal
+from gpuinfra.views.terminal import filter_commands, survive_closed_terminal
 
 
 def program() -> NoReturn:

@@ -25,7 +25,7 @@ _KEY = "gpuinfra.options"
 def start_command(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bool = True) -> Settings:
     """Start the log, and the embedded Azure if needed, and return the command's settings."""
     from gpuinfra.app.settings import open_settings
-    from gpuinfra.views.suggestions import repeat_options
+    from gpuinfra.views.terminal import repeat_options
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
     repeat_options(sandbox=bool(given.get("sandbox")), workspace=given.get("workspace"))

@@ -27,6 +27,5 @@ def outputs(
     settings = start_command(context)
     with open_frontend(settings) as frontend:
         found = fetch(settings, run, folder, frontend)
-    shown = view.RunOutputs(found.run, found.path, found.files, copied=folder is not None, left_out=found.left_out)
-    view.show(shown, found.diagnostics, list_files=list_files, json=settings.json)
+    view.show(found, list_files=list_files, json=settings.json)
     return found.exit_code

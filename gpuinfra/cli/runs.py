@@ -75,9 +75,9 @@ def compare(
 ) -> int:
     """Show the differences of two runs: command, target, result and outputs."""
     from gpuinfra.app.runs import compare_runs
-    from gpuinfra.views import comparison as view
+    from gpuinfra.views import runs as view
 
     settings = start_command(context, reaches_cloud=False)
     one, other, files = compare_runs(settings, a, b)
-    view.show(one, other, files, json=settings.json)
+    view.show_comparison(one, other, files, json=settings.json)
     return Exit.DONE

@@ -1,7 +1,5 @@
 """Findings of rules, and safe fixes for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,17 +26,14 @@ class Fix:
 
     @property
     def start(self) -> int:
-        """The start of the changed text."""
         return min(edit.start for edit in self.edits)
 
     @property
     def end(self) -> int:
-        """The end of the changed text."""
         return max(edit.end for edit in self.edits)
 
     @property
     def what(self) -> str:
-        """A description of the change."""
         return f"now `{self.value}`" if self.renames else f"now `{_shown(self.path, self.value)}`"
 
     def applied_to(self, document: Document) -> Document:

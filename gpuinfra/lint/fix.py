@@ -1,7 +1,5 @@
 """Check projects, and apply the fixes of findings."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

@@ -1,23 +1,20 @@
-"""Base images: unused GPUs, missing CUDA, invalid references, mixed versions."""
-
-from __future__ import annotations
+"""Base images: unused GPUs, missing CUDA or Spark, invalid references, mixed versions."""
 
 import re
 from collections.abc import Iterator
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.facts.images import gpu_twin, is_without_cuda, mmlspark_version
-from gpuinfra.lint.facts.packages import brings_cuda
+from gpuinfra.lint.facts import brings_cuda, gpu_twin, has_spark, is_without_cuda, mmlspark_version
 from gpuinfra.lint.finding import Finding, node_at, replace_part, replace_value, set_value
-from gpuinfra.lint.markers import is_meant
 from gpuinfra.lint.placeholders import has_variable, is_placeholder
-from gpuinfra.lint.uses import uses_of
+from gpuinfra.lint.uses import is_gpu_target, is_meant, uses_of
 from gpuinfra.models.images import CONTAINER_IMAGE
 from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Scalar
 from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.cuda import is_for_gpu
 from gpuinfra.workbench.project import Project
+from gpuinfra.workbench.runconfig import PYSPARK, PYTHON, RunConfig
 
 IMAGE, NVIDIA = "baseDockerImage", "nvidiaDocker"
 # pip options that name a requirements file.
@@ -131,3 +128,48 @@ def mixed_versions(project: Project) -> Iterator[Finding]:
                 severity=Severity.WARNING,
             )
         )
+
+
+def pyspark(project: Project) -> Iterator[Finding]:
+    """Check containers only: clusters have Spark, this computer is unknown, and SDK v1 files default to Python."""
+    for runconfig in project.runconfigs.values():
+        compute = project.target_of(runconfig)
+        if runconfig.is_sdk_v1 or runconfig.framework != PYSPARK or compute is None or not compute.is_docker:
+            continue
+        if compute.spark_submit_location:
+            continue
+        if runconfig.has_framework:
+            yield from _said(runconfig, compute)
+        else:
+            yield from _by_default(runconfig, compute)
+
+
+def _said(runconfig: RunConfig, compute: Compute) -> Iterator[Finding]:
+    if has_spark(compute.base_docker_image) is False:
+        label = f"`{compute.base_docker_image}` has no Spark"
+        help_line = "write `Python`, or use an image with Spark"
+        span = runconfig.place("Framework")
+        yield Finding(Diagnostic(Code.NO_SPARK, "no Spark in the image", span, label, help=help_line))
+
+
+def _by_default(runconfig: RunConfig, compute: Compute) -> Iterator[Finding]:
+    spark = has_spark(compute.base_docker_image)
+    if spark and not is_gpu_target(compute):
+        return
+    note = None if spark else f"`{compute.base_docker_image}` {_has_none(spark)}"
+    yield Finding(
+        Diagnostic(
+            Code.PYSPARK_BY_DEFAULT,
+            "PySpark by default",
+            runconfig.place("Target"),
+            "without `Framework`, jobs run with PySpark",
+            note,
+            "add `Framework: Python`, or `Framework: PySpark` if you want that",
+            Severity.ERROR if spark is False else Severity.WARNING,
+        ),
+        set_value(runconfig.document, "Framework", PYTHON),
+    )
+
+
+def _has_none(spark: bool | None) -> str:
+    return "has no Spark" if spark is False else "may not have Spark"

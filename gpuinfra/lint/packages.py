@@ -1,6 +1,4 @@
-"""CPU-only packages in environments for a GPU."""
-
-from __future__ import annotations
+"""Packages that use the CPU only, or another CUDA version than the image has, in environments for a GPU."""
 
 import re
 from collections.abc import Iterator
@@ -9,23 +7,30 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.facts.images import is_without_cuda
-from gpuinfra.lint.facts.packages import (
+from gpuinfra.lint.facts import (
     BY_NAME,
     CHOOSES_GPU,
     CNTK_CPU,
     CNTK_GPU,
     CNTK_WHEEL,
+    CONDA_VERSION,
     CPU_FOLDER,
     FINDS_CUDA,
     OWN_CHANNELS,
     CpuOnly,
+    Gpu,
+    brings_cuda,
+    cuda_for,
+    exact,
+    gpu_of,
+    gpu_package_cuda,
+    gpu_package_version,
     is_cpu_build,
+    is_for_cpu,
+    is_without_cuda,
 )
-from gpuinfra.lint.facts.tensorflow import CONDA_VERSION, Gpu, cuda_for, exact, gpu_of, is_for_cpu
 from gpuinfra.lint.finding import Finding, replace_part
-from gpuinfra.lint.markers import is_meant
-from gpuinfra.lint.uses import Location, Use, uses_of
+from gpuinfra.lint.uses import Location, Use, is_meant, uses_of
 from gpuinfra.suggest import listed
 from gpuinfra.workbench.conda import Conda, Installer, Option, Package
 from gpuinfra.workbench.cuda import cuda_of, shown
@@ -192,3 +197,38 @@ def _of_jax(conda: Conda, package: Package) -> _CpuOnlyLine | None:
 def _written_name(package: Package) -> str:
     found = _NAME.match(package.text)
     return found["name"] if found else ""
+
+
+def wrong_cuda(project: Project) -> Iterator[Finding]:
+    """Find `tensorflow-gpu` from PyPI, which includes no CUDA, on an image with another CUDA version."""
+    for conda in project.condas.values():
+        if any(brings_cuda(each) and is_meant(each, conda.python) is not False for each in conda.packages):
+            continue
+        package = conda.package("tensorflow-gpu", by=Installer.PIP)
+        if package and package.url is None and is_meant(package, conda.python):
+            yield from _findings(project, conda, package)
+
+
+def _findings(project: Project, conda: Conda, package: Package) -> Iterator[Finding]:
+    version = gpu_package_version(package.version, conda.python)
+    needed = gpu_package_cuda(version) if version else None
+    if needed is None:
+        return
+    for use in uses_of(project, conda):
+        found = cuda_of(use.image) if use.place is Location.GPU and use.image else None
+        # Since CUDA 11, all minor versions of a major version are compatible.
+        if found is None or (found[0] == needed[0] if needed[0] >= 11 else found == needed):
+            continue
+        python = f" for Python {conda.python[0]}.{conda.python[1]}" if conda.python else ""
+        which = f"`tensorflow-gpu`{'' if package.version else python} is {version}"
+        yield Finding(
+            Diagnostic(
+                Code.WRONG_CUDA,
+                "package for another CUDA",
+                conda.document.span(package.node),
+                f"{which}, which needs CUDA {shown(needed)}",
+                f"`{use.image}` of {use.name} has CUDA {shown(found)}: the job would run on the CPU or fail",
+                f"use an image with CUDA {shown(needed)}, or a newer `tensorflow` for CUDA {shown(found)}",
+            )
+        )
+        return

@@ -1,7 +1,5 @@
 """Secrets in project files. They are never shown and never removed: only their owner can change them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -80,7 +78,7 @@ def _of_runconfig(runconfig: RunConfig) -> Iterator[Finding]:
             help_line = "replace the secret, remove it here, and use `--secret`"
             label = f"the value of `{name}` is a secret" if name else "a secret"
             yield _finding(document, node, label, help_line)
-    arguments = document.root.items.get("arguments" if runconfig.is_later else "ArgumentVector")
+    arguments = document.root.items.get("arguments" if runconfig.is_sdk_v1 else "ArgumentVector")
     for node in _secret_arguments([node for _, node in _scalars(arguments)] if arguments else []):
         yield _finding(document, node, "a secret argument", "replace the secret, remove it here, and use `--secret`")
     password = node_at(document, "environment", "docker", "baseImageRegistry", "password")
@@ -100,7 +98,7 @@ def _secret_arguments(arguments: list[Scalar]) -> Iterator[Scalar]:
 
 
 def _variables(runconfig: RunConfig) -> Node | None:
-    path = ("environment", "environmentVariables") if runconfig.is_later else ("EnvironmentVariables",)
+    path = ("environment", "environmentVariables") if runconfig.is_sdk_v1 else ("EnvironmentVariables",)
     return node_at(runconfig.document, *path)
 
 

@@ -1,7 +1,5 @@
 """Recognize placeholders, redacted values and misspelt words."""
 
-from __future__ import annotations
-
 import re
 from difflib import SequenceMatcher
 

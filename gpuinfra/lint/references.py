@@ -1,6 +1,4 @@
-"""References between files: missing targets and environments, placeholders, unused folders."""
-
-from __future__ import annotations
+"""References between files: missing targets and environments, placeholders, unused folders, misspelt keys."""
 
 import os
 from collections.abc import Iterator
@@ -8,11 +6,15 @@ from pathlib import Path
 from shlex import quote
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.finding import Finding, node_at, replace_value
-from gpuinfra.lint.placeholders import is_placeholder, is_placeholder_address
+from gpuinfra.lint.finding import Finding, node_at, rename_key, replace_value
+from gpuinfra.lint.passwords import unshown
+from gpuinfra.lint.placeholders import is_nearly, is_placeholder, is_placeholder_address, plain
 from gpuinfra.models.names import BUILT_IN_TARGETS
+from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Scalar
-from gpuinfra.suggest import did_you_mean
+from gpuinfra.suggest import did_you_mean, nearest
+from gpuinfra.workbench import compute as compute_file
+from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import LOCALDOCKER, SHARE, SUFFIX, Compute
 from gpuinfra.workbench.project import FOLDER, Project, file_within, plain_path
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYSPARK, RunConfig
@@ -24,7 +26,7 @@ def unknown_target(project: Project) -> Iterator[Finding]:
     """Find targets without a file. Built-in targets need none, and those of SDK v1 are in Azure."""
     for runconfig in project.runconfigs.values():
         name = runconfig.target
-        if name and not runconfig.is_later and not _is_known(project, name):
+        if name and not runconfig.is_sdk_v1 and not _is_known(project, name):
             yield _unknown(project, runconfig, name)
 
 
@@ -67,7 +69,7 @@ def missing_files(project: Project) -> Iterator[Finding]:
 
 def _conda_keys(runconfig: RunConfig) -> tuple[str, ...]:
     """Return the path of the key that names the environment, or of its older form."""
-    if runconfig.is_later:
+    if runconfig.is_sdk_v1:
         return "environment", "python", "condaDependenciesFile"
     return ("CondaDependenciesFile" if runconfig.document.value("CondaDependenciesFile") else "CondaFile",)
 
@@ -103,7 +105,7 @@ def _in_other_case(root: Path, path: Path) -> str | None:
 
 
 def _names(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 names alone are asked for
+    return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 only names are needed
 
 
 def not_filled_in(project: Project) -> Iterator[Finding]:
@@ -150,3 +152,30 @@ def not_shared(project: Project) -> Iterator[Finding]:
                 severity=Severity.WARNING,
             )
         )
+
+
+def misspelt_keys(project: Project) -> Iterator[Finding]:
+    """Find misspelt keys in targets and run configurations. SDK v1 files belong to another program."""
+    for compute in project.computes.values():
+        yield from _misspelt(compute.document, compute_file.KEYS)
+    for runconfig in project.runconfigs.values():
+        if not runconfig.is_sdk_v1:
+            yield from _misspelt(runconfig.document, runconfig_file.KEYS)
+
+
+def _misspelt(document: Document, known: frozenset[str]) -> Iterator[Finding]:
+    for key, node in document.root.keys.items():
+        near = None if key in known else nearest(key, sorted(known))
+        # Other keys may be the user's own, or from an unknown version.
+        if near is None or not is_nearly(key, near):
+            continue
+        span = document.span(node)
+        diagnostic = Diagnostic(
+            Code.UNKNOWN_KEY,
+            "unknown key",
+            unshown(span) if near == "password" else span,
+            f"`{key}` has no effect" + (f", and `{near}` also exists" if near in document.root.keys else ""),
+            help=f"did you mean `{near}`?",
+            severity=Severity.WARNING,
+        )
+        yield Finding(diagnostic, rename_key(document, key, near) if plain(key) == plain(near) else None)

@@ -1,20 +1,14 @@
 """All rules, and their findings in a project."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gpuinfra.lint.cuda import wrong_cuda
 from gpuinfra.lint.finding import Finding
-from gpuinfra.lint.framework import pyspark
-from gpuinfra.lint.images import gpu_not_passed_on, malformed, mixed_versions, no_cuda
-from gpuinfra.lint.keys import misspelt_keys
-from gpuinfra.lint.packages import cpu_only
+from gpuinfra.lint.images import gpu_not_passed_on, malformed, mixed_versions, no_cuda, pyspark
+from gpuinfra.lint.packages import cpu_only, wrong_cuda
 from gpuinfra.lint.passwords import hidden_lines, secrets, unshown
-from gpuinfra.lint.references import missing_files, not_filled_in, not_shared, unknown_target
-from gpuinfra.lint.requirements import bad_requirements
-from gpuinfra.lint.wheels import wheels
+from gpuinfra.lint.references import missing_files, misspelt_keys, not_filled_in, not_shared, unknown_target
+from gpuinfra.lint.requirements import bad_requirements, wheels
 from gpuinfra.parse.redaction import without_logins
 from gpuinfra.workbench.project import Project
 

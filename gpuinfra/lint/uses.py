@@ -1,13 +1,14 @@
-"""Which targets use an environment, and whether they have a GPU."""
+"""Which targets use an environment, whether they have a GPU, and which package lines apply to jobs."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
 from gpuinfra.workbench.compute import LOCAL, Compute
-from gpuinfra.workbench.conda import Conda
+from gpuinfra.workbench.conda import Conda, Package
 from gpuinfra.workbench.cuda import is_for_gpu
 from gpuinfra.workbench.project import Project
 from gpuinfra.workbench.runconfig import CONDA_FILE, RunConfig
@@ -67,12 +68,12 @@ def location_of(project: Project, runconfig: RunConfig) -> Location | None:
         return Location.GPU if gpu else Location.CPU
     if compute is None:
         is_here = (runconfig.target or runconfig.name) == LOCAL
-        return Location.ELSEWHERE if not is_here else Location.HERE if runconfig.is_later else None
+        return Location.ELSEWHERE if not is_here else Location.HERE if runconfig.is_sdk_v1 else None
     if compute.type == LOCAL:
-        return Location.HERE if runconfig.is_later else None
+        return Location.HERE if runconfig.is_sdk_v1 else None
     if compute.user_managed_environment:
         return None
-    return _container(compute) if compute.is_docker and not runconfig.is_later else Location.ELSEWHERE
+    return _container(compute) if compute.is_docker and not runconfig.is_sdk_v1 else Location.ELSEWHERE
 
 
 def _image_of(project: Project, runconfig: RunConfig) -> str | None:
@@ -99,3 +100,39 @@ def _without_runconfig(project: Project) -> Iterator[Compute]:
         for name, compute in project.computes.items()
         if name not in taken | project.runconfigs.keys() and not compute.user_managed_environment
     )
+
+
+# Without a Python version, a marker counts if it is the same for all of these.
+_PYTHONS = ((2, 7), *((3, minor) for minor in range(4, 15)))
+# Depends on the machine, or on the patch version of Python.
+_NOT_KNOWN = re.compile(
+    r"platform_release|platform_version|platform\.version|python_full_version|implementation_version"
+)
+
+
+def is_meant(package: Package, python: tuple[int, int] | None) -> bool | None:
+    """Return whether a line applies to jobs, on Linux x86-64; None if unknown."""
+    if not package.marker:
+        return True
+    if _NOT_KNOWN.search(package.marker):
+        return None
+    try:
+        marker = Marker(package.marker)
+        found = {marker.evaluate(_environment(each)) for each in ([python] if python else _PYTHONS)}
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _environment(python: tuple[int, int]) -> dict[str, str]:
+    return {
+        "extra": "",
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_version": f"{python[0]}.{python[1]}",
+        # Python 2 includes the major version of its build kernel.
+        "sys_platform": "linux2" if python[0] == 2 else "linux",
+    }

@@ -1,7 +1,5 @@
 """The addresses that may reach a machine's SSH port: `network.allowSshFrom`."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

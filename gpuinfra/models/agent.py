@@ -1,19 +1,19 @@
 """The state of a machine's guest agent, as it writes it to `/run/gpuinfra/agent.json`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
+
+from gpuinfra.models.json_values import camel, parse_stamp, stamp
 
 STATE_FILE = "/run/gpuinfra/agent.json"
 """The path on the machine."""
 SCHEMA_VERSION = 1
 ACTIONS = frozenset({"watching", "warning", "stopping-jobs", "deallocating"})
-LONGEST = 64 * 1024
-_LONGEST_TEXT = 1000
+MAX_BYTES = 64 * 1024
+_MAX_TEXT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,6 @@ class AgentState:
     """When the machine is deallocated because those runs have ended; None while one is running."""
 
     @property
-    def is_ending(self) -> bool:
-        """Whether the agent is about to deallocate the machine."""
-        return self.action in {"stopping-jobs", "deallocating"}
-
-    @property
     def forecast(self) -> tuple[datetime, str]:
         """When the machine is deallocated if nothing changes, and why."""
         ends = [(self.until, self.cause)]
@@ -65,28 +60,15 @@ class AgentState:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object that the agent writes."""
-        return {
-            "schemaVersion": SCHEMA_VERSION,
-            "at": _stamp(self.at),
-            "powerOn": _stamp(self.power_on),
-            "until": _stamp(self.until),
-            "cause": self.cause,
-            "idleSince": _stamp(self.idle_since),
-            "idleUntil": _stamp(self.idle_until),
-            "endsWith": list(self.ends_with),
-            "finishedUntil": _stamp(self.finished_until),
-            "jobs": list(self.jobs),
-            "sessions": self.sessions,
-            "gpuUtilization": self.gpu_utilization,
-            "action": self.action,
-            "lastError": self.last_error,
-            "evictionNotice": self.eviction_notice,
-        }
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: stamp(value) if isinstance(value, datetime) else value for name, value in found.items()}
+        lists = {"jobs": list(self.jobs), "ends_with": list(self.ends_with)}
+        return {"schemaVersion": SCHEMA_VERSION} | {camel(name): value for name, value in (plain | lists).items()}
 
 
 def parse_agent_state(text: str) -> AgentState | None:
     """Return the state in this text, or None if it is malformed: any user of the machine can write the file."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_BYTES:
         return None
     try:
         found = json.loads(text)
@@ -118,8 +100,9 @@ def _state(found: Mapping[str, Any]) -> AgentState:
 
 
 def _moment(value: Any) -> datetime:
-    moment = datetime.fromisoformat(_text(value))
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment := parse_stamp(_text(value)):
+        return moment
+    raise ValueError("a time expected")
 
 
 def _moment_or_none(value: Any) -> datetime | None:
@@ -130,7 +113,7 @@ def _text(value: Any) -> str:
     """Return text that is safe to print: one line, without control characters."""
     if not isinstance(value, str):
         raise TypeError("text expected")
-    return "".join(character if character.isprintable() else " " for character in value[:_LONGEST_TEXT])
+    return "".join(character if character.isprintable() else " " for character in value[:_MAX_TEXT])
 
 
 def _count(value: Any) -> int:
@@ -143,7 +126,3 @@ def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError("a list expected")
     return value
-
-
-def _stamp(moment: datetime | None) -> str | None:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None

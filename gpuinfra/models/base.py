@@ -1,7 +1,5 @@
 """The base of all spec models, and validators that raise located diagnostics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

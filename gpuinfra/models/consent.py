@@ -1,7 +1,5 @@
 """Decide which runs a change stops, which outputs it loses, and which consent it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum

@@ -1,14 +1,12 @@
 """What machines cost in a period: the rows of `gpuinfra cost` and their total."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 
 
 class Source(StrEnum):
@@ -53,12 +51,11 @@ class Amounts:
     address_unpriced: float = 0.0
     """Seconds for which the cost of the public IP is unknown."""
 
-    def __add__(self, other: Amounts) -> Amounts:
-        return Amounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     @property
     def total(self) -> float:
-        """The total cost."""
         return self.compute + self.disk + self.address
 
     @property
@@ -78,7 +75,6 @@ class Amounts:
         return max(0.0, self.always_on - self.compute)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "onSeconds": round(self.seconds, 3),
             "offSeconds": round(self.off, 3),
@@ -108,7 +104,6 @@ class CostRow:
     sure: Certainty = Certainty.EXACT
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "label": self.label,
             "machine": self.machine,
@@ -140,11 +135,9 @@ class CostReport:
 
     @property
     def total(self) -> Amounts:
-        """The total of all rows."""
         return sum((row.amounts for row in self.rows), Amounts())
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "since": stamp(self.since),
             "until": stamp(self.until),

@@ -1,7 +1,5 @@
 """Events that use cases report, and questions that they ask."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """A machine's GPUs, as its driver reports them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar

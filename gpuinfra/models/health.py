@@ -1,7 +1,5 @@
 """The checks of `gpuinfra doctor` and their results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +27,6 @@ class HealthCheck:
     """Complete commands that fix the problem."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.name,
             "verdict": self.verdict.value,
@@ -63,7 +60,6 @@ class MachineHealth:
     checks: tuple[HealthCheck, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {"name": self.name, "resourceGroup": self.group, "checks": [each.as_json() for each in self.checks]}
 
 
@@ -82,12 +78,10 @@ class HealthReport:
         return worst((*self.checks, *(check for machine in self.machines for check in machine.checks)))
 
     def count(self, verdict: CheckStatus) -> int:
-        """Return how many checks have this status."""
         found = [*self.checks, *(check for machine in self.machines for check in machine.checks)]
         return sum(check.verdict is verdict for check in found)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "verdict": self.verdict.value,
             "checks": [check.as_json() for check in self.checks],

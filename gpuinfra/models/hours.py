@@ -1,7 +1,5 @@
 """Office hours and holidays: `mon-fri 08:00-19:00` in a named time zone."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -16,7 +14,7 @@ from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import Model, checked, parsed, rejection, whole
 from gpuinfra.suggest import did_you_mean
 
-MOST_DAYS = 3660
+MAX_DAYS = 3660
 """Ten years."""
 
 # JSON Schema has no other way to check dates.
@@ -36,8 +34,8 @@ def parse_days(text: str) -> tuple[date, ...]:
     start, end = parse_date(first), parse_date(last if dots else first)
     if end < start:
         raise rejection(Code.BAD_DATE, "invalid date", "the end is before the start", _EXAMPLES)
-    if (end - start).days > MOST_DAYS:
-        raise rejection(Code.BAD_DATE, "invalid date", f"more than {MOST_DAYS} days", _EXAMPLES)
+    if (end - start).days > MAX_DAYS:
+        raise rejection(Code.BAD_DATE, "invalid date", f"more than {MAX_DAYS} days", _EXAMPLES)
     return tuple(start + timedelta(days=number) for number in range((end - start).days + 1))
 
 
@@ -69,8 +67,8 @@ def _dates(value: object) -> object:
 
 
 def _in_order(days: tuple[date, ...]) -> tuple[date, ...]:
-    if len(days) > MOST_DAYS:
-        raise rejection(Code.OUT_OF_RANGE, "value out of range", f"at most {MOST_DAYS} days")
+    if len(days) > MAX_DAYS:
+        raise rejection(Code.OUT_OF_RANGE, "value out of range", f"at most {MAX_DAYS} days")
     return tuple(sorted(set(days)))
 
 
@@ -86,7 +84,7 @@ Holidays = Annotated[
                 {
                     "type": "array",
                     "minItems": 1,
-                    "maxItems": MOST_DAYS,
+                    "maxItems": MAX_DAYS,
                     "items": {"type": "string", "pattern": whole(DATE)},
                 },
             ]

@@ -1,7 +1,5 @@
 """Names of machine images and of container images."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

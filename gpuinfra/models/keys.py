@@ -1,7 +1,5 @@
 """The administrator's public SSH key: a path, or the key itself."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated

@@ -1,13 +1,12 @@
 """A ledger entry: gpuinfra started, changed or ended a machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from gpuinfra.models.receipt import Receipt, stamp
+from gpuinfra.models.json_values import camel, parse_stamp, stamp
+from gpuinfra.models.receipt import Receipt
 
 
 class LedgerEntryKind(StrEnum):
@@ -53,7 +52,7 @@ class LedgerEntry:
         """Return a JSON object that `entry_from_json` reads."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         moments = {name: stamp(found[name]) for name in _MOMENTS}
-        return {_camel(name): value for name, value in {**found, **moments, "what": self.what.value}.items()}
+        return {camel(name): value for name, value in {**found, **moments, "what": self.what.value}.items()}
 
 
 _MOMENTS = ("at", "since", "lease_until")
@@ -61,8 +60,8 @@ _MOMENTS = ("at", "since", "lease_until")
 
 def entry_from_json(found: dict[str, Any]) -> LedgerEntry:
     """Return the entry that `as_json` wrote. Keys of a newer gpuinfra are ignored."""
-    known = {each.name: found[_camel(each.name)] for each in fields(LedgerEntry) if _camel(each.name) in found}
-    moments = {name: datetime.fromisoformat(known[name]) if known.get(name) else None for name in _MOMENTS}
+    known = {each.name: found[camel(each.name)] for each in fields(LedgerEntry) if camel(each.name) in found}
+    moments = {name: parse_stamp(known.get(name)) for name in _MOMENTS}
     return LedgerEntry(**{**known, **moments, "what": LedgerEntryKind(known["what"])})
 
 
@@ -85,8 +84,3 @@ def entry_from_receipt(receipt: Receipt, subscription: str) -> LedgerEntry | Non
         cause=receipt.cause,
         simulated=receipt.simulated,
     )
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)

@@ -1,14 +1,13 @@
-"""Names of machines, resource groups, targets, users and subscriptions. Each check names the broken rule."""
-
-from __future__ import annotations
+"""Names of machines, groups, targets, users, subscriptions and regions, and tags. Each check names the broken rule."""
 
 import re
 from typing import Annotated
 
-from pydantic import WithJsonSchema
+from pydantic import AfterValidator, WithJsonSchema
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import checked, parsed, rejection, whole
+from gpuinfra.suggest import did_you_mean
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 MACHINE_NAME_LENGTH = 64
@@ -198,3 +197,88 @@ Subscription = Annotated[
     parsed(parse_subscription),
     WithJsonSchema({"type": "string", "pattern": whole(SUBSCRIPTION)}),
 ]
+
+
+# Azure allows 50 per resource; gpuinfra uses 10.
+MAX_TAGS = 40
+OUR_PREFIX = "gpuinfra:"
+
+_FORBIDDEN = r"<>%&\\?/"
+_RESERVED = "[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]|[Aa][Zz][Uu][Rr][Ee]|[Ww][Ii][Nn][Dd][Oo][Ww][Ss]"
+_OURS = "[Gg][Pp][Uu][Ii][Nn][Ff][Rr][Aa]:"
+TAG_NAME = rf"(?!{_OURS}|{_RESERVED})[^{_FORBIDDEN}\x00-\x1f\x7f]{{1,512}}"
+TAG_VALUE = r"[^\x00-\x1f\x7f]{0,256}"
+
+
+def check_tag_name(name: str) -> None:
+    """Reject tag names that Azure does not allow, and reserved prefixes."""
+    if re.fullmatch(TAG_NAME, name):
+        return
+    if re.match(_OURS, name):
+        label = f"names starting with `{OUR_PREFIX}` are reserved: gpuinfra finds its machines by them"
+    elif re.match(_RESERVED, name):
+        label = "Azure reserves names starting with `microsoft`, `azure` or `windows`"
+    elif found := re.search(f"[{_FORBIDDEN}]", name):
+        label = f"Azure does not allow `{found.group()}` in tag names"
+    else:
+        label = "expected 1 to 512 printable characters"
+    raise rejection(Code.BAD_TAG, "invalid tag", label)
+
+
+def check_tag_value(value: str) -> None:
+    """Reject values with more than 256 characters or more than one line."""
+    if not re.fullmatch(TAG_VALUE, value):
+        label = f"{len(value)} characters; Azure allows 256" if len(value) > 256 else "expected one line of text"
+        raise rejection(Code.BAD_TAG, "invalid tag", label)
+
+
+def _check_count(tags: dict[str, str]) -> dict[str, str]:
+    if len(tags) > MAX_TAGS:
+        label = f"{len(tags)} tags; Azure allows 50, and gpuinfra uses 10 of them"
+        raise rejection(Code.BAD_TAG, "too many tags", label)
+    return tags
+
+
+Tags = Annotated[
+    dict[Annotated[str, checked(check_tag_name)], Annotated[str, checked(check_tag_value)]],
+    AfterValidator(_check_count),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": MAX_TAGS,
+            "propertyNames": {"pattern": whole(TAG_NAME)},
+            "additionalProperties": {"type": "string", "pattern": whole(TAG_VALUE)},
+        }
+    ),
+]
+
+
+PUBLIC = frozenset(
+    """australiacentral australiacentral2 australiaeast australiasoutheast austriaeast belgiumcentral
+    brazilsouth brazilsoutheast canadacentral canadaeast centralindia centralus chilecentral denmarkeast
+    eastasia eastus eastus2 francecentral francesouth germanynorth germanywestcentral indonesiacentral
+    israelcentral italynorth japaneast japanwest jioindiacentral jioindiawest koreacentral koreasouth
+    malaysiawest mexicocentral newzealandnorth northcentralus northeurope norwayeast norwaywest
+    polandcentral qatarcentral southafricanorth southafricawest southcentralus southeastasia southindia
+    spaincentral swedencentral swedensouth switzerlandnorth switzerlandwest uaecentral uaenorth uksouth
+    ukwest westcentralus westeurope westindia westus westus2 westus3""".split()
+)
+SOVEREIGN = frozenset(
+    """chinaeast chinaeast2 chinaeast3 chinanorth chinanorth2 chinanorth3 usdodcentral usdodeast
+    usgovarizona usgovtexas usgovvirginia""".split()
+)
+REGIONS = PUBLIC | SOVEREIGN
+
+
+def check_region(name: str) -> None:
+    """Reject names that are not Azure regions, such as `southcentralus`."""
+    if name not in REGIONS:
+        raise rejection(
+            Code.UNKNOWN_REGION,
+            "unknown region",
+            "Azure has no region with this name",
+            did_you_mean(name, REGIONS) or "for example `southcentralus`; `az account list-locations` lists all",
+        )
+
+
+Region = Annotated[str, checked(check_region), WithJsonSchema({"type": "string", "enum": sorted(REGIONS)})]

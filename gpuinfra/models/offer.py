@@ -1,7 +1,5 @@
 """Sizes that Azure offers, by region, with quota and prices, as in `gpuinfra sizes`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +44,6 @@ class Quota:
         return max(0, self.limit - self.used)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {"name": self.name, "limit": self.limit, "used": self.used, "left": self.left}
 
 
@@ -69,7 +66,6 @@ class Quotas:
     """The quota of spot machines."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         parts = {"family": self.family, "region": self.region, "spot": self.spot}
         return {name: quota.as_json() if quota else None for name, quota in parts.items()}
 
@@ -91,7 +87,6 @@ class PricedOffer:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         offer = self.offer
         quotas = {"quota": self.quotas.as_json()} if self.quotas else {}
         return {
@@ -123,7 +118,6 @@ class SizeOffers:
         return self.places[0].offer.memory_gib
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.size.name,
             "gpu": {"model": self.size.gpu_model, "count": self.size.gpus},

@@ -1,7 +1,5 @@
 """A plan: where the machine goes, what changes in Azure, and what it costs. Data only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,7 +20,6 @@ class Candidate:
         return f"{self.size} in {place}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         zone = {"zone": self.zone} if self.zone else {}
         return {"region": self.region, "size": self.size, **zone}
 
@@ -44,7 +41,6 @@ class RejectedCandidate:
     reasons: tuple[RejectionReason, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         reasons = [{"code": reason.code, "text": reason.text} for reason in self.reasons]
         return {**self.candidate.as_json(), "reasons": reasons}
 
@@ -125,7 +121,6 @@ class Price:
         return None if None in parts else sum(part or 0 for part in parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         residue = self.residue_per_month
         return {"perHourUsd": self.per_hour, "listOf": self.list_of, "residuePerMonthUsd": residue}
 
@@ -183,11 +178,9 @@ class Plan:
         return any(each.needs_off for change in changed for each in change.differences)
 
     def count(self, action: Action) -> int:
-        """Return how many resources have this action."""
         return sum(change.action is action for change in self.changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.name,
             "subscription": self.subscription,

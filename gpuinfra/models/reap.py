@@ -1,14 +1,13 @@
 """What `gpuinfra reap` decides, does and fails to do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from gpuinfra.models.receipt import Receipt, stamp
+from gpuinfra.models.json_values import stamp
+from gpuinfra.models.receipt import Receipt
 from gpuinfra.models.resource import Ref
 
 
@@ -37,7 +36,6 @@ class ReapDecision:
     """For START: until when the machine may be on."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.name,
             "resourceGroup": self.ref.group,
@@ -63,7 +61,6 @@ class Orphan:
     removed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "kind": self.ref.kind.value,
             "name": self.ref.name,
@@ -86,11 +83,9 @@ class UntaggedMachine:
 
     @property
     def is_billed(self) -> bool:
-        """Whether it may be billed."""
         return self.power != "deallocated"
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {"name": self.ref.name, "resourceGroup": self.ref.group, "powerState": self.power}
 
 
@@ -101,7 +96,6 @@ class UnrecognisedMachine(UntaggedMachine):
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {"name": self.ref.name, "resourceGroup": self.ref.group, "powerState": self.power, "reason": self.reason}
 
 
@@ -113,7 +107,6 @@ class EndedMachine:
     receipt: Receipt | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the receipt and the decision as a JSON object."""
         return {**(self.receipt.as_json() if self.receipt else {}), **self.verdict.as_json()}
 
 
@@ -129,7 +122,6 @@ class ReapFailure:
     group: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.name,
             "resourceGroup": self.group,
@@ -174,7 +166,6 @@ class ReapResult:
         return any(each.is_billed for each in (*self.untagged, *self.unrecognised))
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         lists: dict[str, Sequence[EndedMachine | ReapDecision | Orphan | ReapFailure | UntaggedMachine]] = {
             "stopped": self.stopped,
             "started": self.started,

@@ -1,11 +1,11 @@
 """A receipt: the proof that billing stopped."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+
+from gpuinfra.models.json_values import stamp
 
 MORNING = 8
 """The hour at which a machine left on overnight would be noticed."""
@@ -115,7 +115,6 @@ class Receipt:
         return self.verified is not None and not self.left
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.name,
             "off": self.verified is not None,
@@ -162,8 +161,3 @@ def left_on_cost(now: datetime, until: datetime, price_per_hour: float | None) -
 
 def _cents(dollars: float | None) -> float | None:
     return None if dollars is None else round(dollars, 4)
-
-
-def stamp(moment: datetime | None) -> str | None:
-    """Return a time as `2026-11-16T08:00:00Z`."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None

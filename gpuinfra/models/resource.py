@@ -1,7 +1,5 @@
 """Azure resources as values: kind, reference and desired state."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -42,7 +40,6 @@ class Ref:
     name: str
 
     def id(self, subscription: str) -> str:
-        """Return the Azure resource id."""
         group = f"/subscriptions/{subscription}/resourceGroups/{self.group}"
         return group if self.kind is Kind.RESOURCE_GROUP else f"{group}/providers/{ARM_TYPES[self.kind]}/{self.name}"
 

@@ -1,15 +1,13 @@
 """What `up`, `attach` and `detach` return."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.plan import Plan
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.run import Run
 from gpuinfra.models.target import Checkup, Target
 
@@ -31,7 +29,6 @@ class UpResult:
     simulated: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.plan.name,
             "changed": not self.plan.is_empty,
@@ -57,7 +54,6 @@ class AttachResult:
     """The files that were written; empty if they were up to date."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.target.name,
             "files": list(self.files),

@@ -1,16 +1,17 @@
 """A run: one job on one target, from the command to its results."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from gpuinfra.models.json_values import camel, exact_stamp, parse_stamp
 from gpuinfra.models.resource import same_machine
 
 DELETED_WITH_OUTPUTS = "was deleted with outputs that were not fetched"
 """The end of the warning for a run whose outputs were deleted with its machine."""
+END_IS_LATEST = "Azure's log does not say when its machine went off: time and cost are upper limits"
+"""The warning for a run whose recorded end is when its machine was first seen off."""
 DISK_IS_KEPT = "its disk still exists"
 """The end of the reason for a run whose VM was deleted without its disk."""
 KNOWS_NOTHING = "knows nothing of it"
@@ -35,7 +36,6 @@ class RunState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether this state is final."""
         return self not in {RunState.PREPARING, RunState.RUNNING}
 
 
@@ -75,8 +75,10 @@ class GpuUsage:
 
     @property
     def was_used(self) -> bool:
-        """Whether any sample showed use."""
         return self.peak_utilization > 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {camel(name): value for name, value in asdict(self).items()} | {"used": self.was_used}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,11 @@ class Run:
     warnings: tuple[str, ...] = ()
 
     @property
+    def is_end_latest(self) -> bool:
+        """Whether the recorded end is only when its machine was first seen off."""
+        return END_IS_LATEST in self.warnings
+
+    @property
     def is_on_kept_disk(self) -> bool:
         """Whether the job was lost with a VM that was deleted without its disk."""
         return self.state is RunState.LOST and self.reason.endswith(DISK_IS_KEPT)
@@ -156,16 +163,16 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object that `run_from_json` reads."""
-        found = {_camel(each.name): getattr(self, each.name) for each in fields(self)}
+        found = {camel(each.name): getattr(self, each.name) for each in fields(self)}
         return {
             **found,
             "command": list(self.command),
             "state": self.state.value,
-            "created": _stamp(self.created),
-            "started": _stamp(self.started),
-            "ended": _stamp(self.ended),
+            "created": exact_stamp(self.created),
+            "started": exact_stamp(self.started),
+            "ended": exact_stamp(self.ended),
             "job": asdict(self.job) if self.job else None,
-            "usage": _camel_keys(asdict(self.usage)) | {"used": self.usage.was_used} if self.usage else None,
+            "usage": self.usage.as_json() if self.usage else None,
             "outputs": asdict(self.outputs),
             "environment": list(self.environment),
             "warnings": list(self.warnings),
@@ -174,43 +181,23 @@ class Run:
 
 def run_from_json(found: dict[str, Any]) -> Run:
     """Return the run that `as_json` wrote. Keys of a newer gpuinfra are ignored."""
-    known = {each.name: found[_camel(each.name)] for each in fields(Run) if _camel(each.name) in found}
+    known = {each.name: found[camel(each.name)] for each in fields(Run) if camel(each.name) in found}
     usage = {name: value for name, value in (known.get("usage") or {}).items() if name != "used"}
     return Run(
         **{
             **known,
             "command": tuple(known["command"]),
             "state": RunState(known["state"]),
-            "created": _moment(known["created"]),
-            "started": _moment(known.get("started")),
-            "ended": _moment(known.get("ended")),
+            "created": parse_stamp(known["created"]),
+            "started": parse_stamp(known.get("started")),
+            "ended": parse_stamp(known.get("ended")),
             "job": JobRef(**known["job"]) if known.get("job") else None,
-            "usage": GpuUsage(**{each.name: usage[_camel(each.name)] for each in fields(GpuUsage)}) if usage else None,
+            "usage": GpuUsage(**{each.name: usage[camel(each.name)] for each in fields(GpuUsage)}) if usage else None,
             "outputs": Outputs(**known.get("outputs", {})),
             "environment": tuple(known.get("environment", ())),
             "warnings": tuple(known.get("warnings", ())),
         }
     )
-
-
-def _stamp(moment: datetime | None) -> str | None:
-    """Return a time with milliseconds: jobs can be short."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
-
-
-def _camel_keys(values: dict[str, Any]) -> dict[str, Any]:
-    return {_camel(name): value for name, value in values.items()}
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def unheard_hint(run: Run) -> str:

@@ -1,7 +1,5 @@
 """The NC sizes with their GPUs, and the successors of retired sizes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """A spec: one machine, from one YAML document, with all defaults."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -13,15 +11,12 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.addresses import AUTO, SshSources
 from gpuinfra.models.base import Model, check_first, checked, one_of, parsed, rejection, whole
-from gpuinfra.models.durations import Duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.images import DEFAULT_ALIAS, ContainerImage, MachineImage
 from gpuinfra.models.keys import DEFAULT_KEY, PublicKey, chosen_key
-from gpuinfra.models.money import MoneyField
-from gpuinfra.models.names import MachineName, ResourceGroupName, Subscription, TargetName, Username
-from gpuinfra.models.regions import Region
+from gpuinfra.models.names import MachineName, Region, ResourceGroupName, Subscription, Tags, TargetName, Username
+from gpuinfra.models.quantities import Duration, MoneyField
 from gpuinfra.models.sizes import GPU_MODELS, SizeName, check_gpu_model, sizes_with
-from gpuinfra.models.tags import Tags
 from gpuinfra.models.target import DEFAULT_IMAGE
 
 YAML_PATH = r"(?![/~])(?!(?:[^\n]*/)?\.\.(?:/|$))[^\\\x00-\x1f]+\.ya?ml"
@@ -279,12 +274,10 @@ class Spec(Model):
 
     @property
     def group_name(self) -> str:
-        """The name of the resource group."""
         return self.resource_group or f"gpuinfra-{self.name}"
 
     @property
     def target_name(self) -> str:
-        """The name of the compute target."""
         return self.target.name or self.name.replace("-", "_")
 
     def as_json(self) -> dict[str, Any]:

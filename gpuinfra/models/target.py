@@ -3,8 +3,8 @@
 `provision` and `runner` share this type and nothing else.
 """
 
-from __future__ import annotations
-
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,7 +59,6 @@ class Target:
         return self.type in {"local", "localdocker"}
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         found = {
             "name": self.name,
             "machine": self.machine,
@@ -100,7 +99,6 @@ class TargetCheck:
     help: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {"name": self.name, "passed": self.passed, "found": self.found, "help": self.help}
 
 
@@ -113,10 +111,29 @@ class Checkup:
 
     @property
     def passed(self) -> bool:
-        """Whether a job can run."""
         return all(check.passed for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         checks = [check.as_json() for check in self.checks]
         return {"checks": checks, "gpu": self.gpu.as_json() if self.gpu else None}
+
+
+# Host names are letters, digits, `-` and `.`. `_` is against the rules, but common.
+_HOST = re.compile(r"\w(?:[\w.-]*\w)?\.?", re.ASCII)
+_ZONE = re.compile(r"[A-Za-z0-9_.-]+")
+_USER = re.compile(r"[^\s\x00-\x20\x7f-][^\s\x00-\x1f\x7f]*")
+
+
+def is_host(text: str) -> bool:
+    """Return whether this is a host name or an address, safe in files and command lines."""
+    address, has_zone, zone = text.partition("%")
+    try:
+        version = ipaddress.ip_address(address).version
+    except ValueError:
+        return len(text) < 254 and _HOST.fullmatch(text) is not None
+    return not has_zone or (version == 6 and _ZONE.fullmatch(zone) is not None)
+
+
+def is_user(text: str) -> bool:
+    """Return whether this can be a user name: no spaces, not like an option."""
+    return _USER.fullmatch(text) is not None

@@ -43,7 +43,6 @@ class Document:
     """Whether the file starts with a byte order mark."""
 
     def encode(self) -> bytes:
-        """Return the file's bytes."""
         return (codecs.BOM_UTF8 if self.marked else b"") + self.source.text.encode("utf-8")
 
     def value(self, key: str) -> Any:
@@ -52,7 +51,6 @@ class Document:
         return None if node is None else data(node)
 
     def span(self, node: Node) -> Span:
-        """Return a node's location."""
         return self.source.span(node.start, node.end)
 
     def key_span(self, key: str) -> Span:

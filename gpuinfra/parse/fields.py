@@ -1,7 +1,5 @@
 """Check each field of a document against the model, with one diagnostic per field."""
 
-from __future__ import annotations
-
 import json
 import re
 import types

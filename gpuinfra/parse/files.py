@@ -1,7 +1,5 @@
 """Load all specs in files and folders."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,7 +7,7 @@ from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.parse.folder import mentions_spec, yaml_files
-from gpuinfra.parse.source import LARGEST
+from gpuinfra.parse.source import MAX_BYTES
 from gpuinfra.parse.spec import Loaded, LocatedSpec, load_bytes
 
 logger = logging.getLogger(__name__)
@@ -31,7 +29,7 @@ def load_paths(paths: Iterable[str]) -> Loaded:
 
 def _load_path(path: str) -> Iterator[Loaded]:
     if path == STANDARD_INPUT:
-        yield load_bytes("<stdin>", sys.stdin.buffer.read(LARGEST + 1))
+        yield load_bytes("<stdin>", sys.stdin.buffer.read(MAX_BYTES + 1))
     elif Path(path).is_dir():
         yield from _load_directory(Path(path))
     else:
@@ -82,7 +80,7 @@ def _read_named(file: Path) -> bytes | Diagnostic:
 def _read(file: Path) -> bytes | Diagnostic:
     try:
         with file.open("rb") as stream:
-            return stream.read(LARGEST + 1)
+            return stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return Diagnostic(Code.FILE_NOT_FOUND, "no such file", note=f"`{file}` does not exist")
     except (OSError, ValueError) as error:

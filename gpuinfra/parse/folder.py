@@ -1,13 +1,11 @@
 """Find files that may be specs, without importing what is needed to load them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuinfra.parse.source import LARGEST
+from gpuinfra.parse.source import MAX_BYTES
 
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}
@@ -37,6 +35,6 @@ def has_spec(directory: Path) -> bool:
 def _file_mentions_spec(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
-            return mentions_spec(stream.read(LARGEST + 1))
+            return mentions_spec(stream.read(MAX_BYTES + 1))
     except (OSError, ValueError):
         return False

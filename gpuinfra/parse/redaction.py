@@ -1,12 +1,10 @@
 """Redact possible secrets in text: diagnostics may end up in CI logs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
 # Longer lines are hidden: people do not read them, and to search them takes a time that grows with the square.
-LONGEST_LINE = 1000
+MAX_LINE = 1000
 # Keys with these names do not belong in a spec; a diagnostic shows their line.
 SECRET_NAME = r"(?i:(?:password|passwd|passphrase|secret|token|credential)s?)"  # noqa: S105 a pattern, not a secret
 # More names, also misspelt. Public keys and host keys are not secrets.
@@ -44,7 +42,7 @@ CHANNEL_TOKEN = re.compile(r"(?<=/t/)(?P<token>[^\s/\"']{8,})")
 
 def masked(line: str) -> str:
     """Return a line with its visible secrets replaced; nothing of a very long line."""
-    if len(line) > LONGEST_LINE:
+    if len(line) > MAX_LINE:
         return ""
     return _SECRET.sub(r"\1***", without_logins(line))
 
@@ -73,7 +71,7 @@ def lines_of_secrets(lines: list[str]) -> Iterator[int]:
             indent = None
         if line.lstrip().startswith("#"):
             continue
-        is_below = len(line) > LONGEST_LINE or _SECRET_BELOW.search(line) is not None
+        is_below = len(line) > MAX_LINE or _SECRET_BELOW.search(line) is not None
         if is_below or _SECRET.search(line):
             indent, is_first = own, is_below
 

@@ -1,7 +1,5 @@
 """Rules between fields, each as a check with a location and as JSON Schema."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +97,7 @@ def _check_driver(source: Source, document: Mapping) -> Iterator[Diagnostic]:
     image = _value(document, "image") if "image" in document.items else DEFAULT_ALIAS
     if image not in ALIASES:
         return
-    for node in _wished(document):
+    for node in _requested(document):
         needed = needed_driver(node.text) or NEEDED_DRIVERS.get(node.text)
         if needed:
             label = f"it needs NVIDIA's GRID driver {needed}; `{image}` has {ALIAS_DRIVER}"
@@ -110,7 +108,7 @@ def _check_driver(source: Source, document: Mapping) -> Iterator[Diagnostic]:
 def _check_trusted_launch(source: Source, document: Mapping) -> Iterator[Diagnostic]:
     if _value(document, "securityType") != "TrustedLaunch":
         return
-    for node in _wished(document):
+    for node in _requested(document):
         model = SIZES[node.text].gpu_model if node.text in SIZES else node.text
         if model in GPUS_WITHOUT_VTPM:
             label = "NVIDIA's driver for this GPU does not work with the virtual TPM of Trusted Launch"
@@ -118,7 +116,7 @@ def _check_trusted_launch(source: Source, document: Mapping) -> Iterator[Diagnos
             yield _at(source, node, Code.UNSUPPORTED_SIZE, "GPU without Trusted Launch", label, help_line)
 
 
-def _wished(document: Mapping) -> Iterator[Scalar]:
+def _requested(document: Mapping) -> Iterator[Scalar]:
     """Return the nodes that name sizes or GPUs."""
     sizes, gpu = document.items.get("sizes"), document.items.get("gpu")
     nodes = [document.items.get("size"), *(sizes.items if isinstance(sizes, Sequence) else ())]

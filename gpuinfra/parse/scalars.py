@@ -4,8 +4,6 @@ Values follow the core schema of YAML 1.2, as in editors. If YAML 1.1, which man
 (`no`, `22:30`, `010`), the value is ambiguous and gets a diagnostic.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import re
@@ -21,7 +19,7 @@ Complaint = tuple[Code, str, str, str | None]
 """Code, summary, label and help of a diagnostic without a location."""
 
 # Longer text is never ambiguous in practice, and PyYAML is slow with it.
-LONGEST = 64
+MAX_LENGTH = 64
 
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -47,7 +45,7 @@ def read_scalar(text: str, *, plain: bool, older: bool = False) -> tuple[Value, 
 
 
 def _read_older(text: str) -> Value:
-    value = _as_yaml_1_1(text) if len(text) <= LONGEST else text
+    value = _as_yaml_1_1(text) if len(text) <= MAX_LENGTH else text
     # Other types, such as dates, stay text.
     return value if value is None or isinstance(value, bool | int | float | str) else text
 
@@ -59,7 +57,7 @@ def _read_plain(text: str) -> tuple[Value, Complaint | None]:
         value = _core(text)
     except (ValueError, OverflowError):
         return 0, (Code.BAD_NUMBER, "not a number", "too many digits", None)
-    if len(text) > LONGEST:
+    if len(text) > MAX_LENGTH:
         return value, None
     old = _as_yaml_1_1(text)
     if type(old) is type(value) and old == value:

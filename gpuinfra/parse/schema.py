@@ -3,8 +3,6 @@
 Only the loader checks what parsing removes: syntax, duplicate keys, ambiguous values.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

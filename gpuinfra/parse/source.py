@@ -1,7 +1,5 @@
 """A file's text and locations in it."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from bisect import bisect_right
@@ -12,7 +10,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.parse.redaction import PRIVATE_KEY, lines_of_secrets, masked
 
 # Enough for a hundred long specs. The YAML parser needs seconds for more.
-LARGEST = 256 * 1024
+MAX_BYTES = 256 * 1024
 
 # All characters that YAML does not allow.
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -49,7 +47,7 @@ class Source:
 
     @cached_property
     def _showable_lines(self) -> list[str]:
-        """All lines without secrets. Whether a line is hidden depends on the lines above."""
+        """The lines without secrets. Whether a line is hidden depends on the lines above."""
         ends = [*self._line_starts[1:], len(self.text)]
         lines = [self.text[start:end].rstrip("\r\n") for start, end in zip(self._line_starts, ends, strict=True)]
         hidden = {*lines_of_secrets(lines)}
@@ -60,13 +58,13 @@ class Source:
 
 def decode(name: str, data: bytes, *, shows_lines: bool = True) -> Source:
     """Decode a file, without its byte order mark. Raises a Problem if it cannot be YAML text."""
-    if len(data) > LARGEST:
+    if len(data) > MAX_BYTES:
         raise _unreadable(
             Diagnostic(
                 Code.FILE_TOO_LARGE,
                 "file too large",
                 Span(name, 1, 1, 1, 1, ""),
-                note=f"the limit is {LARGEST // 1024} KiB",
+                note=f"the limit is {MAX_BYTES // 1024} KiB",
                 help="split it into several files; commands accept a folder",
             )
         )

@@ -1,7 +1,8 @@
-"""Parse YAML into a tree of values with locations."""
+"""Parse YAML into a tree of values with locations, and explain the parser's errors."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,15 @@ import yaml
 
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.parse.scalars import Value, read_scalar
-from gpuinfra.parse.syntax import syntax_error
 
 if TYPE_CHECKING:
+    import yaml
+
     from gpuinfra.parse.source import Source
 
 # More than any spec needs, and small enough to bound time and memory.
-DEEPEST = 32
-MOST_VALUES = 10_000
+MAX_DEPTH = 32
+MAX_VALUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class _Composer:
                 self.refuse_tag(event, start)
             if isinstance(event, yaml.ScalarEvent):
                 made = self.scalar(event, start, end), 1, 1
-            elif depth > DEEPEST:
+            elif depth > MAX_DEPTH:
                 raise self.too_deep(start)
             elif isinstance(event, yaml.SequenceStartEvent):
                 made = self.sequence(start, depth)
@@ -134,14 +136,14 @@ class _Composer:
             if event.anchor is not None:
                 self.anchors[event.anchor] = made
         _, size, height = made
-        if size > MOST_VALUES:
+        if size > MAX_VALUES:
             raise self.stop(
                 Code.TOO_MANY_VALUES,
                 "too many values",
                 start,
-                f"more than {MOST_VALUES} with expanded aliases",
+                f"more than {MAX_VALUES} with expanded aliases",
             )
-        if depth + height > DEEPEST + 2:
+        if depth + height > MAX_DEPTH + 2:
             raise self.too_deep(start)
         return made
 
@@ -245,7 +247,74 @@ class _Composer:
         self.reading.diagnostics.append(Diagnostic(code, summary, self.source.span(start, end), label, help=help_line))
 
     def too_deep(self, start: int) -> _ParseError:
-        return self.stop(Code.TOO_DEEP, "nested too deep", start, f"at most {DEEPEST} levels are allowed")
+        return self.stop(Code.TOO_DEEP, "nested too deep", start, f"at most {MAX_DEPTH} levels are allowed")
 
     def stop(self, code: Code, summary: str, start: int, label: str) -> _ParseError:
         return _ParseError(Diagnostic(code, summary, self.source.span(start, start + 1), label))
+
+
+# The parser's message, what it means, and the fix.
+_WORDS: tuple[tuple[str, str, str | None], ...] = (
+    (
+        "mapping values are not allowed",
+        "a key is not allowed here",
+        "check the indentation; quote text that contains `: `",
+    ),
+    ("could not find expected ':'", "this key has no `:`", "write `key: value`"),
+    ("found unexpected end of stream", "this quote is never closed", "close it on the same line"),
+    ("found unexpected document separator", "this quote is never closed", "close it on the same line"),
+    ("expected ',' or ']'", "this `[` is never closed", "close it with `]`"),
+    ("expected ',' or '}'", "this `{` is never closed", "close it with `}`"),
+    ("expected <block end>", "wrong indentation", "align it with the other entries"),
+    ("expected the node content", "a value is missing before this", None),
+    ("expected the document start", "the document has already ended", "start another one with `---`"),
+    ("sequence entries are not allowed", "a list cannot start here", "start it on a new line"),
+    ("found unknown escape character", "unknown escape sequence", r"write `\\` for a backslash, or use single quotes"),
+    ("expected escape sequence", "incomplete escape sequence", None),
+    ("cannot start any token", "a value cannot start with this character", "put the text in quotes"),
+    ("found undefined tag handle", "tags are not supported", "put the text in quotes"),
+    ("found incompatible YAML document", "unsupported YAML version", "remove the `%YAML` line"),
+)
+# Errors whose cause is where the parser started, not where it stopped.
+_CAUSED_EARLIER = ("is never closed", "this key has no `:`")
+_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?= |\r?$)", re.MULTILINE)
+
+
+def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
+    """Return a diagnostic for the parser's error."""
+    mark = error.problem_mark or error.context_mark
+    place = mark.index if mark else 0
+    if source.text[place : place + 1] == "\t":
+        return Diagnostic(
+            Code.TAB,
+            "tab in YAML",
+            source.span(place, place + 1),
+            "expected a space, found a tab",
+            help="indent with spaces",
+        )
+    if conflict := _CONFLICT.search(source.text):
+        return Diagnostic(
+            Code.INVALID_YAML,
+            "invalid YAML",
+            source.span(*conflict.span()),
+            "unresolved git conflict",
+            help="keep one side, and remove the three marker lines",
+        )
+    problem = error.problem or ""
+    label, help_line = next(
+        ((label, fix) for words, label, fix in _WORDS if words in problem),
+        (re.sub(r"\s+", " ", problem), None),
+    )
+    if _lacks_comma(source.text[place:], problem):
+        label, help_line = "a `,` is missing before this", "separate the entries with commas"
+    elif label.endswith(_CAUSED_EARLIER) and error.context_mark:
+        place = error.context_mark.index
+    elif place >= (end := len(source.text.rstrip())):
+        place, label, help_line = max(0, end - 1), "unexpected end of the file", None
+    return Diagnostic(Code.INVALID_YAML, "invalid YAML", source.span(place, place + 1), label or None, help=help_line)
+
+
+def _lacks_comma(rest: str, problem: str) -> bool:
+    """Return whether the bracket is closed later, so that only a comma is missing."""
+    found = re.match(r"expected ',' or '([\]}])', but got '(<scalar>|:)'", problem)
+    return found is not None and found[1] in rest

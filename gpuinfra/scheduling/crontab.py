@@ -1,17 +1,15 @@
 """The user's crontab: gpuinfra's block in it, with all other lines unchanged."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Problem, problem
 from gpuinfra.programs import find_program
 
 BEGIN, END = "# gpuinfra schedule: begin", "# gpuinfra schedule: end"
 # Debian's cron truncates longer commands, and runs the rest of them.
-LONGEST_COMMAND = 990
+MAX_COMMAND_BYTES = 990
 SECONDS = 30
 RUNNING = Path("/run/crond.pid")
 
@@ -46,21 +44,17 @@ def _find(crontab: str) -> tuple[int, int] | None:
     if len(begins) == len(ends) == 1 and begins[0] < ends[0]:
         return begins[0], ends[0]
     note = f"it has {len(begins)} lines `{BEGIN}` and {len(ends)} lines `{END}`; expected one of each"
-    raise Problem(
-        Diagnostic(
-            Code.SCHEDULER_FAILED, "the crontab cannot be edited", note=note, help="correct it with `crontab -e`"
-        )
-    )
+    raise problem(Code.SCHEDULER_FAILED, "the crontab cannot be edited", note, "correct it with `crontab -e`")
 
 
 def check_length(block: str) -> None:
     """Raise a Problem for a line that cron would truncate."""
     longest = max(len(line.encode("utf-8", "surrogateescape")) for line in block.splitlines())
-    if longest <= LONGEST_COMMAND:
+    if longest <= MAX_COMMAND_BYTES:
         return
-    note = f"the line has {longest} bytes; cron reads at most {LONGEST_COMMAND}; nothing was written"
+    note = f"the line has {longest} bytes; cron reads at most {MAX_COMMAND_BYTES}; nothing was written"
     help_line = "use shorter paths for `--specs` and `--environment-file`, or `--with systemd`"
-    raise Problem(Diagnostic(Code.SCHEDULER_FAILED, "line too long for a crontab", note=note, help=help_line))
+    raise problem(Code.SCHEDULER_FAILED, "line too long for a crontab", note, help_line)
 
 
 def read() -> str:
@@ -89,13 +83,11 @@ def is_read() -> bool:
 def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
     program = find_program("crontab")
     if program is None:
-        raise Problem(
-            Diagnostic(
-                Code.NO_SCHEDULER,
-                "no cron on this computer",
-                note="`crontab` is not installed",
-                help="run `apt-get install cron`, or use `--with systemd`",
-            )
+        raise problem(
+            Code.NO_SCHEDULER,
+            "no cron on this computer",
+            "`crontab` is not installed",
+            "run `apt-get install cron`, or use `--with systemd`",
         )
     try:
         done = subprocess.run(  # noqa: S603 found just now
@@ -115,4 +107,4 @@ def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 def _failed(verb: str, said: str) -> Problem:
     note = said.strip() or "`crontab` did not say why"
-    return Problem(Diagnostic(Code.SCHEDULER_FAILED, f"the crontab cannot be {verb}", note=note))
+    return problem(Code.SCHEDULER_FAILED, f"the crontab cannot be {verb}", note)

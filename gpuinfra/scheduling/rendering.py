@@ -1,7 +1,5 @@
 """Render a schedule as the files of each scheduler, and describe what `install` did."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex
@@ -34,7 +32,7 @@ class Scheduler(StrEnum):
 
 
 # GitHub runs at most every five minutes, Azure Pipelines at most a thousand times a week.
-LEAST_MINUTES = {Scheduler.GITHUB_ACTIONS: 5, Scheduler.AZURE_PIPELINES: 12}
+MIN_MINUTES = {Scheduler.GITHUB_ACTIONS: 5, Scheduler.AZURE_PIPELINES: 12}
 
 
 @dataclass(frozen=True)

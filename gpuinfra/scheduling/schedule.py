@@ -1,7 +1,5 @@
 """A schedule for `gpuinfra reap`: the interval, the command and its environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping
@@ -94,8 +92,8 @@ class ReapSchedule:
 
 def own_program() -> tuple[str, ...]:
     """Return this program's full path: cron and systemd do not read shell startup files."""
-    beside = Path(sys.executable).with_name("gpuinfra")
-    return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-m", "gpuinfra")
+    program = Path(sys.executable).with_name("gpuinfra")
+    return (str(program),) if os.access(program, os.X_OK) else (sys.executable, "-m", "gpuinfra")
 
 
 def search_path(program: tuple[str, ...]) -> str:

@@ -1,7 +1,5 @@
 """systemd's user manager: load units, and keep it running without a login."""
 
-from __future__ import annotations
-
 import getpass
 import subprocess
 from collections.abc import Mapping

@@ -1,13 +1,11 @@
 """The SQLite file of a workspace, which several programs may use at once. It has the ledger and the history of runs."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Problem, problem
 
 FILE = "store.db"
 VERSION = 1
@@ -24,7 +22,7 @@ _TABLES = (
 )
 # In one query: between two, another program may create the tables.
 _SHAPE = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
-_START_NEW = "move the file away to start with an empty ledger and history; the folders of runs stay beside it"
+_START_NEW = "move the file away to start with an empty ledger and history; the folders of runs are not affected"
 
 
 class Database:
@@ -102,7 +100,7 @@ class Database:
             raise self.broken(str(error)) from error
 
     def _problem(self, code: Code, summary: str, reason: str, advice: str) -> Problem:
-        return Problem(Diagnostic(code, summary, note=f"`{self.path}`: {reason}", help=advice))
+        return problem(code, summary, f"`{self.path}`: {reason}", advice)
 
 
 def _remedy(error: Exception) -> str:

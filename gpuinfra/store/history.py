@@ -1,7 +1,5 @@
 """The history of runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3
@@ -10,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.run import Run, RunState, run_from_json
 from gpuinfra.store.database import Database
 from gpuinfra.suggest import listed, nearest
 
 LAST = "last"
-# So many are named where a word means none, or several.
-NAMED = 5
+MAX_SUGGESTIONS = 5
 
-# When a run was made stays as it was first told, to the microsecond: of two in a second it says which is newer.
+# `created` never changes, and has microseconds: of two runs in one second, it says which is newer.
 _SAVE = (
     "INSERT INTO runs VALUES (:id, :created, :target, :machine, :state, :exit_code, :run) ON CONFLICT (id) DO UPDATE"
     " SET target = :target, machine = :machine, state = :state, exit_code = :exit_code, run = :run"
@@ -28,14 +25,14 @@ _LIST = "SELECT run FROM runs WHERE {} ORDER BY created DESC, id DESC LIMIT ?"
 _UNFINISHED = tuple(state.value for state in RunState if not state.is_over)
 
 Runs = list[Run]
-# The history may come with a project of others: an id must not lead out of its folder.
+# The history may come with a foreign project: an id must not lead out of its folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def run_folder(state: Path, run_id: str) -> Path:
-    """What is kept here of one run: `log`, and what it wrote to `outputs/`."""
+    """Return the folder of a run's `log` and `outputs/`. Raises a Problem if the id could lead elsewhere."""
     if not _ID.fullmatch(run_id):
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read", note=f"`{run_id}` is not a run's id"))
+        raise problem(Code.FILE_UNREADABLE, "history cannot be read", f"`{run_id}` is not a run's id")
     return state / "runs" / run_id
 
 
@@ -48,12 +45,12 @@ class History:
         self.path = self._database.path
 
     def save(self, run: Run) -> None:
-        """Remember it as it is now; when this returns, it is on the disk."""
+        """Save the run. It is on disk when this returns."""
         with self._database.writing() as database:
             _save(database, run)
 
     def update(self, run_id: str, **changes: Any) -> Run:
-        """Change some fields of a run, whatever others do to its other fields meanwhile; how it is then."""
+        """Change fields of a run, and return it. Concurrent changes of other fields are kept."""
         with self._database.writing() as database:
             rows = database.execute("SELECT run FROM runs WHERE id = ?", (_plain(run_id),)).fetchall()
             if not rows:
@@ -63,7 +60,7 @@ class History:
         return changed
 
     def find(self, text: str) -> Run:
-        """By its id, the beginning of one, or `last`."""
+        """Return the run with this id, or the start of one, or `last`. Raises a Problem for none or several."""
         with self._database.reading() as database:
             if database is None:
                 raise _no_such_run(text, [])
@@ -81,26 +78,26 @@ class History:
         return runs[0]
 
     def list(self, limit: int | None = None, target: str | None = None, state: RunState | None = None) -> Runs:
-        """The newest first."""
+        """Return runs, newest first."""
         return self._select({"target = ?": target, "state = ?": state.value if state else None}, limit)
 
     def unfinished(self, machine: str | None = None) -> Runs:
-        """Return those that are not recorded as over; the newest first."""
+        """Return runs that are not recorded as over, newest first."""
         marks = ", ".join("?" * len(_UNFINISHED))
         return self._select({f"state IN ({marks})": _UNFINISHED, "machine = ? COLLATE NOCASE": machine}, None)
 
     def unfetched(self, machine: str) -> Runs:
-        """Those whose job began there, and whose outputs are not all here; the newest first."""
+        """Return runs on a machine whose outputs were not all fetched, newest first."""
         runs = self._select({"machine = ? COLLATE NOCASE": machine}, None)
         return [run for run in runs if run.may_have_outputs]
 
-    def _select(self, wanted: dict[str, str | tuple[str, ...] | None], limit: int | None) -> Runs:
-        asked = {condition: value for condition, value in wanted.items() if value is not None}
-        values = [word for value in asked.values() for word in ((value,) if isinstance(value, str) else value)]
+    def _select(self, conditions: dict[str, str | tuple[str, ...] | None], limit: int | None) -> Runs:
+        active = {condition: value for condition, value in conditions.items() if value is not None}
+        values = [each for value in active.values() for each in ((value,) if isinstance(value, str) else value)]
         with self._database.reading() as database:
             if database is None:
                 return []
-            query = _LIST.format(" AND ".join(asked) or "1")
+            query = _LIST.format(" AND ".join(active) or "1")
             rows = database.execute(query, (*map(_plain, values), -1 if limit is None else limit)).fetchall()
         return [self._run(row[0]) for row in rows]
 
@@ -128,7 +125,7 @@ def _save(database: sqlite3.Connection, run: Run) -> None:
 
 
 def _plain(text: str) -> str:
-    """What SQLite takes: words of a command line may have bytes that are not UTF-8."""
+    """Return text that SQLite accepts: words of a command line may have bytes that are not UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -143,12 +140,12 @@ def _no_such_run(text: str, known: Sequence[str]) -> Problem:
         note = f"`{text}` is neither a run's id, nor the beginning of one, nor `{LAST}`"
         near = nearest(text, known)
         shown = [near, *(each for each in known if each != near)] if near else list(known)
-        advice = f"did you mean {listed(shown[:NAMED])}? `gpuinfra runs` lists them all"
-    return Problem(Diagnostic(Code.NO_SUCH_RUN, "no such run", note=note, help=advice), exit_code=Exit.USAGE)
+        advice = f"did you mean {listed(shown[:MAX_SUGGESTIONS])}? `gpuinfra runs` lists them all"
+    return problem(Code.NO_SUCH_RUN, "no such run", note, advice, exit_code=Exit.USAGE)
 
 
 def _ambiguous(text: str, known: Sequence[str]) -> Problem:
-    more = f", {len(known) - NAMED} more" if len(known) > NAMED else ""
-    note = f"{len(known)} runs begin with `{text}`: {listed(known[:NAMED], 'and')}{more}"
+    more = f", {len(known) - MAX_SUGGESTIONS} more" if len(known) > MAX_SUGGESTIONS else ""
+    note = f"{len(known)} runs begin with `{text}`: {listed(known[:MAX_SUGGESTIONS], 'and')}{more}"
     help_text = "give more of the id, or `last` for the newest"
-    return Problem(Diagnostic(Code.NO_SUCH_RUN, "no single run", note=note, help=help_text), exit_code=Exit.USAGE)
+    return problem(Code.NO_SUCH_RUN, "no single run", note, help_text, exit_code=Exit.USAGE)

@@ -1,9 +1,6 @@
 """The ledger of machines: when they were on, and the price. Entries are never changed."""
 
-from __future__ import annotations
-
 import json
-from datetime import datetime
 from pathlib import Path
 
 from gpuinfra.models.ledger import LedgerEntry, entry_from_json
@@ -24,14 +21,12 @@ class Ledger:
         with self._database.writing() as connection:
             connection.execute("INSERT INTO entries (at, machine, entry) VALUES (?, ?, ?)", row)
 
-    def entries(self, until: datetime | None = None) -> list[LedgerEntry]:
-        """Return all entries until a time, oldest first."""
-        last = int(until.timestamp()) if until else None
+    def entries(self) -> list[LedgerEntry]:
+        """Return all entries, oldest first."""
         with self._database.reading() as connection:
             if connection is None:
                 return []
-            query = "SELECT entry FROM entries WHERE ? IS NULL OR at <= ? ORDER BY at, number"
-            rows = connection.execute(query, (last, last)).fetchall()
+            rows = connection.execute("SELECT entry FROM entries ORDER BY at, number").fetchall()
         return [self._entry(row[0]) for row in rows]
 
     def _entry(self, text: str) -> LedgerEntry:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.models.cost import Amounts, CostRow
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, columns, cost, duration, timestamp
+from gpuinfra.views.formatting import UNKNOWN, cost, duration, table, timestamp
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -56,15 +56,12 @@ def _cell(value: object) -> object:
 
 def render(report: CostReport, tag: str | None = None) -> Text:
     """Return the table with its total."""
-    from rich.text import Text
-
     money = "TOTAL (simulated)" if report.simulated else "TOTAL"
     first = {"machine": "MACHINE", "run": "RUN", "tag": (tag or "tag").upper()}[report.by]
     header = (first, "SIZE", "REGION", "ON", "OFF", "COMPUTE", "DISK", "ADDRESS", money, "SAVED", "KNOWN FROM")
     total = ("total", "", "", *_amounts(report.total), "")
-    lines = columns([header, *(_row(row) for row in report.rows), total], right={3, 4, 5, 6, 7, 8, 9})
-    texts = [Text(lines[0], "bold"), *(Text(line) for line in lines[1:-1]), Text(lines[-1], "bold")]
-    return Text("\n").join(texts)
+    bold = [(cell, "bold") for cell in total]
+    return table([header, *(_row(row) for row in report.rows), bold], right={3, 4, 5, 6, 7, 8, 9})
 
 
 def _row(row: CostRow) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.views.suggestions import complete
-from gpuinfra.views.terminal import harmless, messages
+from gpuinfra.views.formatting import counted
+from gpuinfra.views.terminal import complete, harmless, messages
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from gpuinfra.diagnostics import Diagnostic, Span
 
 # Longer source lines are shortened around the problem.
-WIDEST = 100
-MOST = 200
+MAX_WIDTH = 100
+MAX_SHOWN = 200
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:
     """Print the first diagnostics on standard error, separated by blank lines, and how many more there are."""
     console = messages()
     left = iter(diagnostics)
-    for number, diagnostic in enumerate(islice(left, MOST)):
+    for number, diagnostic in enumerate(islice(left, MAX_SHOWN)):
         if number:
             console.print()
         console.print(render(diagnostic))
     if more := sum(1 for _ in left):
-        console.print(f"\n… and {more} more problem{'s' if more > 1 else ''}")
+        console.print(f"\n… and {counted(more, 'more problem')}")
 
 
 def render(diagnostic: Diagnostic) -> Text:
@@ -62,7 +62,7 @@ def _append_excerpt(text: Text, span: Span, gutter: str, label: str | None, styl
     start = span.column - 1
     end = span.end_column - 1 if span.end_line == span.line else len(span.text)
     before, marked, after = span.text[:start], span.text[start:end], span.text[end:]
-    if len(span.text) > WIDEST:
+    if len(span.text) > MAX_WIDTH:
         before = f"…{before[-30:]}" if len(before) > 31 else before
         marked = f"{marked[:60]}…" if len(marked) > 61 else marked
         after = f"{after[:20]}…" if len(after) > 21 else after

@@ -43,7 +43,7 @@ def render(examination: HealthReport) -> Text:
 
 
 def summary(examination: HealthReport) -> str:
-    """`2 problems, 1 warning`."""
+    """Return `2 problems, 1 warning`."""
     counted = [(examination.count(CheckStatus.PROBLEM), "problem"), (examination.count(CheckStatus.WARNING), "warning")]
     words = [f"{number or 'no'} {word}{'' if number == 1 else 's'}" for number, word in counted]
     return ", ".join(words)

@@ -72,7 +72,7 @@ def show_import(imported: ImportResult, spec: Spec, file: Path | None, hint: str
     if file is None:
         sys.stdout.write(imported.spec_text)
         sys.stdout.flush()
-    if imported.is_later:
+    if imported.is_sdk_v1:
         messages().print(
             "note: this is an Azure ML SDK v1 project; gpuinfra imports what has the same meaning in Workbench"
         )

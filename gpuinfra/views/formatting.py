@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,36 @@ from gpuinfra.views.terminal import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 UNKNOWN = "-"
 
 
-def columns(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: int = 2) -> list[str]:
+Cell = str | tuple[str, str]
+"""A text, or a text with its style."""
+
+
+def table(rows: Iterable[Sequence[Cell]], right: Collection[int] = ()) -> Text:
+    """Return aligned lines, the first one in bold. The columns in `right` are right-aligned."""
+    from rich.text import Text
+
+    cells = [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
+    lines = []
+    for number, padded in enumerate(_padded([[text for text, _ in row] for row in cells], right)):
+        line = Text(style="" if number else "bold")
+        for column, (text, (_, style)) in enumerate(zip(padded, cells[number], strict=True)):
+            line.append("  " if column else "").append(text, style or None)
+        line.rstrip()
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
+def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Return aligned lines. The columns in `right` are right-aligned."""
+    return ["  ".join(row).rstrip() for row in _padded(rows, right)]
+
+
+def _padded(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[list[str]]:
     from rich.cells import cell_len
 
     shown = [[harmless(cell) for cell in row] for row in rows]
@@ -25,7 +49,12 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: int
         space = " " * (widths[column] - cell_len(cell))
         return space + cell if column in right else cell + space
 
-    return [(" " * gap).join(padded(column, cell) for column, cell in enumerate(row)).rstrip() for row in shown]
+    return [[padded(column, cell) for column, cell in enumerate(row)] for row in shown]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 file` or `2 files`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def per_hour(dollars: float | None) -> str:
@@ -46,7 +75,7 @@ def timestamp(at: datetime | None) -> str:
 
 
 def duration(seconds: float, *, exact: bool = False) -> str:
-    """`12 s`, `3 min 12 s`, `1 h 30 min`, `2 d 4 h`: at most two units; `exact` has tenths below a minute."""
+    """Return `12 s`, `3 min 12 s`, `1 h 30 min` or `2 d 4 h`: at most two units; `exact` adds tenths below a minute."""
     if exact and seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -76,7 +105,7 @@ UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def byte_size(count: float) -> str:
-    """`512 B`, `12.0 KiB`, `28.6 MiB`."""
+    """Return `512 B`, `12.0 KiB` or `28.6 MiB`."""
     unit = size_unit(count)
     return f"{count / unit[1]:.1f} {unit[0]}" if unit else f"{round(count)} B"
 

@@ -48,7 +48,6 @@ class TerminalFrontend(ProgressView):
         return sys.stdin.isatty() and not self._json
 
     def show(self, event: Event) -> None:
-        """Show an event."""
         from gpuinfra.views import plan, reap, up
 
         with self.paused():
@@ -81,7 +80,6 @@ class TerminalFrontend(ProgressView):
             return str(typer.prompt(harmless(prompt), hide_input=True, err=True))
 
     def open_output(self) -> TerminalSink:
-        """Return the sink for a job's output."""
         from gpuinfra.views.job import TerminalSink
 
         return TerminalSink(json=self._json, progress=self)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from gpuinfra.models.outputs import STDERR, STDOUT
 from gpuinfra.models.run import RunState
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
 from gpuinfra.views.formatting import cost, duration
 from gpuinfra.views.runs import STYLES, append_facts, as_json, gpu_facts, outputs_words, taken
-from gpuinfra.views.suggestions import complete_command
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.terminal import complete_command, harmless, messages, results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.gpu import GpuFacts
+    from gpuinfra.models.outputs import Frame
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.views.progress import ProgressView
 
-STDOUT, STDERR = 1, 2
 BOTH = (STDOUT, STDERR)
 HEADINGS = {
     RunState.RUNNING: "is running",
@@ -36,22 +36,6 @@ HEADINGS = {
     RunState.EVICTED: "was evicted",
     RunState.LOST: "is lost",
 }
-
-
-class Frame(Protocol):
-    """A part of a job's output, as `runner.jobs.port` provides it."""
-
-    @property
-    def stream(self) -> int:
-        """1 for standard output, 2 for standard error."""
-
-    @property
-    def time(self) -> int:
-        """Nanoseconds since 1970."""
-
-    @property
-    def data(self) -> bytes:
-        """The bytes, unchanged."""
 
 
 class TerminalSink:
@@ -81,7 +65,6 @@ class TerminalSink:
         self._screen_midline = False
 
     def __call__(self, frame: Frame) -> None:
-        """Write one frame."""
         stream = frame.stream
         if stream not in self._only or not frame.data:
             return

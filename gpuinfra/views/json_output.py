@@ -1,12 +1,10 @@
 """`--json`: one JSON object on stdout, with its schema version."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any
 
-from gpuinfra.views.ci_commands import neutralize_json
+from gpuinfra.views.terminal import neutralize_json
 
 SCHEMA_VERSION = 1
 

@@ -11,7 +11,7 @@ from gpuinfra.views.terminal import messages, results
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuinfra.models.lease import LeaseState
+    from gpuinfra.models.machine import LeaseState
 
 _WHY = {"lease": "its lease ends", "hours": "its hours end", "cost cap": "its cost cap is reached"}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Severity
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
+from gpuinfra.views.formatting import counted
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -41,18 +42,14 @@ def show(projects: Sequence[Path], outcome: LintResult, *, json: bool) -> None:
 
 
 def summary(outcome: LintResult) -> str:
-    """`3 errors, 2 warnings in 4 files; 3 can be fixed by --fix`."""
+    """Return `3 errors, 2 warnings in 4 files; 3 can be fixed by --fix`."""
     if not outcome.findings:
-        return f"no problems in {_counted(len(outcome.files), 'file')}"
+        return f"no problems in {counted(len(outcome.files), 'file')}"
     severities = [finding.diagnostic.severity for finding in outcome.findings]
     errors, warnings = severities.count(Severity.ERROR), severities.count(Severity.WARNING)
     counts = [(errors, "error"), (warnings, "warning")]
     files = {finding.diagnostic.span.file for finding in outcome.findings if finding.diagnostic.span}
-    text = ", ".join(_counted(count, word) for count, word in counts if count)
-    text += f" in {_counted(len(files), 'file')}" if files else ""
+    text = ", ".join(counted(count, word) for count, word in counts if count)
+    text += f" in {counted(len(files), 'file')}" if files else ""
     fixable = sum(finding.fix is not None for finding in outcome.findings)
     return f"{text}; {fixable} can be fixed by --fix" if fixable else text
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -3,65 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import byte_size, columns
+from gpuinfra.views.formatting import byte_size, columns, counted
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
-    from gpuinfra.diagnostics import Diagnostic
-    from gpuinfra.models.run import Run
+    from gpuinfra.models.outputs import KeptFile, RunOutputs
 
 
-class OutputFile(Protocol):
-    """A file, as `runner.outputs.copies` provides it."""
-
-    @property
-    def name(self) -> str:
-        """The path, with `/` between folders."""
-
-    @property
-    def size(self) -> int:
-        """The size in bytes."""
-
-    @property
-    def link(self) -> str | None:
-        """The target of a symbolic link, or None."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-
-
-@dataclass(frozen=True)
-class RunOutputs:
-    """The outputs of a run, and where they were copied."""
-
-    run: Run
-    path: Path
-    files: Sequence[OutputFile]
-    copied: bool = False
-    left_out: bool | None = None
-    """Whether uploads ignore the folder; None if it is outside the project."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {
-            "run": self.run.id,
-            "path": str(self.path),
-            "copied": self.copied,
-            "complete": self.run.outputs.complete,
-            "files": [file.as_json() for file in self.files],
-        }
-
-
-def show(shown: RunOutputs, diagnostics: Sequence[Diagnostic], *, list_files: bool, json: bool) -> None:
+def show(shown: RunOutputs, *, list_files: bool, json: bool) -> None:
     """Print the folder's path, or one line per file."""
     if json:
-        json_output.show({**shown.as_json(), **diagnostics_view.as_payload(diagnostics)})
+        json_output.show({**shown.as_json(), **diagnostics_view.as_payload(shown.diagnostics)})
         return
     if list_files and shown.files:
         results().print("\n".join(lines(shown.files)))
@@ -70,10 +26,10 @@ def show(shown: RunOutputs, diagnostics: Sequence[Diagnostic], *, list_files: bo
     messages().print(_summary(shown))
     if shown.left_out is not None:
         messages().print(f"note: {_upload_note(shown)}")
-    diagnostics_view.show(diagnostics)
+    diagnostics_view.show(shown.diagnostics)
 
 
-def lines(files: Sequence[OutputFile]) -> list[str]:
+def lines(files: Sequence[KeptFile]) -> list[str]:
     """Return size and name of each file."""
     rows = [(byte_size(file.size), file.name if file.link is None else f"{file.name} -> {file.link}") for file in files]
     return columns(rows, right={0})
@@ -87,6 +43,6 @@ def _upload_note(shown: RunOutputs) -> str:
 
 
 def _summary(shown: RunOutputs) -> str:
-    count = "1 file" if len(shown.files) == 1 else f"{len(shown.files)} files"
-    words = f"{count}, {byte_size(sum(file.size for file in shown.files))}{', copied' if shown.copied else ''}"
+    size = byte_size(sum(file.size for file in shown.files))
+    words = f"{counted(len(shown.files), 'file')}, {size}{', copied' if shown.copied else ''}"
     return words if shown.run.state.is_over else f"{words}; the job may still be running, and write more"

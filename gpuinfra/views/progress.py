@@ -159,11 +159,9 @@ class ProgressView:
             self._print_amount(line)
 
     def end(self, step: str, outcome: str) -> None:
-        """Finish a step."""
         self._finish(step, outcome, failed=False)
 
     def fail(self, step: str, reason: str) -> None:
-        """Finish a step that failed."""
         self._finish(step, f"failed: {reason}", failed=True)
 
     def wait(self, reason: str, seconds: float) -> None:
@@ -180,7 +178,6 @@ class ProgressView:
                 self._print(f"waiting {duration(math.ceil(seconds))}: {reason}")
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
         with self._lock:
             self._print(text)
 

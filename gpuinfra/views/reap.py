@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from gpuinfra.models.reap import ReapAction
 from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
-from gpuinfra.views.formatting import cost, sandbox_option, timestamp
-from gpuinfra.views.suggestions import complete_command
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.formatting import cost, counted, sandbox_option, timestamp
+from gpuinfra.views.terminal import complete_command, harmless, messages, results
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -39,12 +38,9 @@ def show(reaped: ReapResult, *, json: bool) -> None:
         console.print(_failure(failure, simulated=reaped.simulated))
     for note in reaped.notes:
         messages().print(f"note: {harmless(note)}")
-    counted = "1 machine" if reaped.machines == 1 else f"{reaped.machines} machines"
+    done = "nothing to do" if reaped.did_nothing else _summary(reaped)
     mark = " (simulated)" if reaped.simulated else ""
-    if reaped.did_nothing:
-        console.print(f"nothing to do; checked {counted}{mark}")
-    else:
-        console.print(f"{_summary(reaped)}; checked {counted}{mark}")
+    console.print(f"{done}; checked {counted(reaped.machines, 'machine')}{mark}")
     if reaped.dry_run:
         messages().print("dry run: nothing was changed")
 
@@ -146,7 +142,7 @@ def _summary(reaped: ReapResult) -> str:
     going = [orphan for orphan in reaped.orphans if orphan.action is ReapAction.DELETE]
     removed = len(going) if reaped.dry_run else sum(orphan.removed for orphan in going)
     if removed:
-        counts.append(f"{removed} {'leftover' if removed == 1 else 'leftovers'} {to_be}removed")
+        counts.append(f"{counted(removed, 'leftover')} {to_be}removed")
     if reaped.failed:
         counts.append(f"{len(reaped.failed)} failed")
     if billed := sum(each.is_billed for each in reaped.untagged):

@@ -9,8 +9,7 @@ from gpuinfra.models.receipt import OffProof
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
 from gpuinfra.views.formatting import cost, duration, per_hour, timestamp
-from gpuinfra.views.suggestions import complete_command
-from gpuinfra.views.terminal import harmless, results
+from gpuinfra.views.terminal import complete_command, harmless, results
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.run import RunState, unheard_hint
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, byte_size, columns, cost, duration, timestamp
+from gpuinfra.views.formatting import UNKNOWN, Cell, byte_size, cost, counted, duration, table, timestamp
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+    from gpuinfra.models.outputs import FileDifference
     from gpuinfra.models.run import GpuUsage, Outputs, Run
 
 HEADER = ("ID", "STATE", "TARGET", "SCRIPT", "STARTED", "TIME", "EXIT", "GPU", "COST")
@@ -62,31 +63,26 @@ def show(
 
 def render(runs: Sequence[Run], now: datetime) -> Text:
     """Return the table."""
-    from rich.text import Text
-
-    lines = columns([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8})
-    place = lines[0].index("STATE")
-    texts = [Text(lines[0], "bold")]
-    for run, line in zip(runs, lines[1:], strict=True):
-        text = Text(line)
-        text.stylize(STYLES[run.state], place, place + len(run.state.value))
-        texts.append(text)
-    return Text("\n").join(texts)
+    return table([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8})
 
 
-def _row(run: Run, now: datetime) -> tuple[str, ...]:
+def _row(run: Run, now: datetime) -> tuple[Cell, ...]:
     seconds = taken(run, now)
     return (
         run.id,
-        f"{run.state.value}{' (simulated)' if run.simulated else ''}",
+        (f"{run.state.value}{' (simulated)' if run.simulated else ''}", STYLES[run.state]),
         run.target,
         run.script or shlex.join(run.command)[:30],
         timestamp(run.started or run.created),
         UNKNOWN if seconds is None else duration(seconds),
         UNKNOWN if run.exit_code is None else str(run.exit_code),
         f"{run.usage.peak_utilization} %" if run.usage else UNKNOWN,
-        cost(run.cost_usd),
+        _cost(run),
     )
+
+
+def _cost(run: Run) -> str:
+    return f"{'at most ' if run.is_end_latest and run.cost_usd is not None else ''}{cost(run.cost_usd)}"
 
 
 def taken(run: Run, now: datetime | None = None) -> float | None:
@@ -152,7 +148,7 @@ def _facts(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
         yield "variables", ", ".join(run.environment)
     yield from ((("phases"), f"{name}: {duration(seconds, exact=True)}") for name, seconds in run.timings.items())
     if run.cost_usd is not None:
-        yield "cost", cost(run.cost_usd)
+        yield "cost", _cost(run)
     if run.after_run:
         yield "afterwards", run.after_run
     yield "outputs", outputs_words(run.outputs, folder)
@@ -210,7 +206,7 @@ def _gpu(found: dict[str, Any]) -> GpuFacts:
 
 
 def usage_words(usage: GpuUsage) -> str:
-    """`peak 97 %, mean 61 %, at most 10240 MiB`."""
+    """Return `peak 97 %, mean 61 %, at most 10240 MiB`."""
     samples = "1 sample" if usage.samples == 1 else f"{usage.samples} samples"
     memory = UNKNOWN if usage.peak_memory_mib is None else usage.peak_memory_mib
     if not usage.was_used:
@@ -220,9 +216,78 @@ def usage_words(usage: GpuUsage) -> str:
 
 
 def outputs_words(outputs: Outputs, folder: Path) -> str:
-    """`3 files, 12.0 MiB in PATH`."""
-    files = "1 file" if outputs.files == 1 else f"{outputs.files} files"
+    """Return `3 files, 12.0 MiB in PATH`."""
+    files = counted(outputs.files, "file")
     if outputs.complete and not outputs.files:
         return "none"
     rest = "" if outputs.complete else "; not everything was fetched"
     return f"{files}, {byte_size(outputs.size)} in {folder / 'outputs'}{rest}"
+
+
+# The fields to compare. Times and ids always differ.
+FIELDS = (
+    *("state", "command", "script", "target", "type", "configuration", "machine", "exitCode", "reason"),
+    *("resourceId", "vmId", "gitCommit", "gitDirty", "specDigest", "image", "imageDigest", "environment", "gpu"),
+    *("usage", "timings", "outputs", "costUsd", "simulated", "afterRun", "warnings"),
+)
+
+
+def show_comparison(a: Run, b: Run, files: Sequence[FileDifference], *, json: bool) -> None:
+    """Print one line per difference."""
+    if json:
+        ours, theirs = a.as_json(), b.as_json()
+        unlike = [name for name in FIELDS if ours[name] != theirs[name]]
+        differences = [{"field": name, "a": ours[name], "b": theirs[name]} for name in unlike]
+        json_output.show(
+            {"a": a.id, "b": b.id, "differences": differences, "files": [file.as_json() for file in files]}
+        )
+        return
+    results().print(render_comparison(a, b, files))
+    if not list(_differences(a, b)) and not files:
+        messages().print("no differences")
+
+
+def render_comparison(a: Run, b: Run, files: Sequence[FileDifference]) -> Text:
+    """Return the differences as a table."""
+    return table([("", a.id, b.id), *_differences(a, b), *_file_rows(files)])
+
+
+def _differences(a: Run, b: Run) -> Iterator[tuple[str, str, str]]:
+    ours, theirs = dict(_compared_facts(a)), dict(_compared_facts(b))
+    # Also phases that only one run has.
+    for label in dict.fromkeys([*ours, *theirs]):
+        one, other = ours.get(label, UNKNOWN), theirs.get(label, UNKNOWN)
+        if one != other:
+            yield label, one, other
+
+
+def _compared_facts(run: Run) -> Iterator[tuple[str, str]]:
+    yield "state", run.state.value
+    yield "exit code", UNKNOWN if run.exit_code is None else str(run.exit_code)
+    yield "reason", run.reason or UNKNOWN
+    yield "command", shlex.join(run.command)
+    yield "target", f"{run.target} ({run.type})"
+    yield "configuration", run.configuration
+    yield "machine", run.machine or UNKNOWN
+    dirty = " + changes" if run.git_dirty else ""
+    yield "commit", f"{run.git_commit[:12]}{dirty}" if run.git_commit else UNKNOWN
+    yield "spec", run.spec_digest or UNKNOWN
+    yield "image", run.image or UNKNOWN
+    yield "image digest", run.image_digest or UNKNOWN
+    yield "variables", ", ".join(sorted(run.environment)) or UNKNOWN
+    yield from gpu_facts(run)
+    seconds = taken(run)
+    yield "time", UNKNOWN if seconds is None else duration(seconds, exact=True)
+    yield from ((f"time of {name}", duration(each, exact=True)) for name, each in run.timings.items())
+    yield "cost", cost(run.cost_usd)
+    yield "simulated", "yes" if run.simulated else "no"
+    yield "outputs", f"{run.outputs.files} files, {byte_size(run.outputs.size)}"
+    yield "warnings", "; ".join(run.warnings) or UNKNOWN
+
+
+def _file_rows(files: Sequence[FileDifference]) -> Iterator[tuple[str, str, str]]:
+    for file in files:
+        sizes = [UNKNOWN if each is None else byte_size(each) for each in (file.a, file.b)]
+        # Equal sizes would hide the difference.
+        other = f"{sizes[1]}, different content" if sizes[0] == sizes[1] else sizes[1]
+        yield f"outputs/{file.name}", sizes[0], other

@@ -1,11 +1,10 @@
 """The embedded Azure, as text and as JSON."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpuinfra.views import json_output
+from gpuinfra.views.formatting import columns
 from gpuinfra.views.terminal import harmless, messages, results
 
 ENVIRONMENT = 'eval "$(gpuinfra sandbox env)"'
@@ -48,7 +47,7 @@ def show_status(facts: dict[str, Any], *, json: bool) -> None:
             ("speed", f"{facts['speed']:g}"),
             *((name, str(facts[name])) for name in ("machines", "resources", "requests", "faults")),
         ]
-    _print_table(rows)
+    results().print("\n".join(columns(rows)))
 
 
 def show_reset(*, json: bool) -> None:
@@ -75,7 +74,7 @@ def show_fault(fault: dict[str, Any], *, json: bool) -> None:
     if json:
         json_output.show({"fault": fault})
     else:
-        _print_table([_fault_row(fault)])
+        results().print("\n".join(columns([_fault_row(fault)])))
 
 
 def show_starting(endpoint: str) -> None:
@@ -85,12 +84,8 @@ def show_starting(endpoint: str) -> None:
 
 def show_faults(faults: Sequence[dict[str, Any]], *, json: bool) -> None:
     """Print all armed faults."""
-    if json:
-        json_output.show({"faults": list(faults)})
-    elif faults:
-        _print_table([("FAULT", "TIMES", "WHERE"), *(_fault_row(fault) for fault in faults)])
-    else:
-        messages().print("no fault is armed")
+    rows = [("FAULT", "TIMES", "WHERE"), *map(_fault_row, faults)]
+    _show_rows({"faults": list(faults)}, rows, "no fault is armed", json=json)
 
 
 def show_clock(state: dict[str, Any], *, json: bool) -> None:
@@ -104,42 +99,25 @@ def show_clock(state: dict[str, Any], *, json: bool) -> None:
 def show_limits(limits: dict[str, dict[str, int]], *, json: bool) -> None:
     """Print quota limits that differ from the catalogue."""
     rows = [(region, family, str(limit)) for region, own in sorted(limits.items()) for family, limit in own.items()]
-    if json:
-        json_output.show({"limits": limits})
-    elif rows:
-        _print_table([("REGION", "QUOTA", "LIMIT"), *rows])
-    else:
-        messages().print("no limits set; those of the catalogue apply")
+    header = ("REGION", "QUOTA", "LIMIT")
+    _show_rows({"limits": limits}, [header, *rows], "no limits set; those of the catalogue apply", json=json)
 
 
 def show_bill(machines: Sequence[dict[str, Any]], *, json: bool) -> None:
     """Print what machines cost."""
-    if json:
-        json_output.show({"machines": list(machines)})
-        return
-    if not machines:
-        messages().print("no machines so far")
-        return
     rows = [
         (machine["name"], machine["powerState"], _length(machine["billedSeconds"]), f"${machine['costUsd']:.4f}")
         for machine in machines
     ]
-    total = sum(machine["costUsd"] for machine in machines)
-    billed = sum(machine["billedSeconds"] for machine in machines)
-    _print_table(
-        [("MACHINE", "STATE", "BILLED", "COST (simulated)"), *rows, ("total", "", _length(billed), f"${total:.4f}")],
-        right={2, 3},
-    )
+    if machines:
+        cost = sum(machine["costUsd"] for machine in machines)
+        rows.append(("total", "", _length(sum(machine["billedSeconds"] for machine in machines)), f"${cost:.4f}"))
+    header = ("MACHINE", "STATE", "BILLED", "COST (simulated)")
+    _show_rows({"machines": list(machines)}, [header, *rows], "no machines so far", right={2, 3}, json=json)
 
 
 def show_log(requests: Sequence[dict[str, Any]], *, json: bool) -> None:
     """Print requests, oldest first. A status of 0 is a closed connection."""
-    if json:
-        json_output.show({"requests": list(requests)})
-        return
-    if not requests:
-        messages().print("no requests so far")
-        return
     rows = [
         (
             str(request["number"]),
@@ -151,17 +129,12 @@ def show_log(requests: Sequence[dict[str, Any]], *, json: bool) -> None:
         )
         for request in requests
     ]
-    _print_table([("NUMBER", "START", "TOOK", "STATUS", "METHOD", "PATH"), *rows], right={0, 2, 3})
+    header = ("NUMBER", "START", "TOOK", "STATUS", "METHOD", "PATH")
+    _show_rows({"requests": list(requests)}, [header, *rows], "no requests so far", right={0, 2, 3}, json=json)
 
 
 def show_operations(operations: Sequence[dict[str, Any]], *, json: bool) -> None:
     """Print long-running operations, oldest first. A running one has no end."""
-    if json:
-        json_output.show({"operations": list(operations)})
-        return
-    if not operations:
-        messages().print("no operations so far")
-        return
     rows = [
         (
             str(operation["number"]),
@@ -173,7 +146,20 @@ def show_operations(operations: Sequence[dict[str, Any]], *, json: bool) -> None
         )
         for operation in operations
     ]
-    _print_table([("NUMBER", "START", "END", "STATUS", "ACTION", "RESOURCE"), *rows], right={0})
+    header = ("NUMBER", "START", "END", "STATUS", "ACTION", "RESOURCE")
+    _show_rows({"operations": list(operations)}, [header, *rows], "no operations so far", right={0}, json=json)
+
+
+def _show_rows(
+    payload: dict[str, Any], rows: Sequence[Sequence[str]], empty: str, right: Collection[int] = (), *, json: bool
+) -> None:
+    """Print the payload as JSON, a table, or, if only its header is there, that it is empty."""
+    if json:
+        json_output.show(payload)
+    elif rows[1:]:
+        results().print("\n".join(columns(rows, right)))
+    else:
+        messages().print(empty)
 
 
 def _fault_row(fault: dict[str, Any]) -> tuple[str, str, str]:
@@ -192,14 +178,3 @@ def _length(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
-
-
-def _print_table(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
-    console, shown = results(), [[harmless(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    for row in shown:
-        cells = [
-            cell.rjust(width) if column in set(right) else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        console.print("  ".join(cells).rstrip())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Marks a region in which this subscription cannot use the size.
 MARK = "*"
-NARROWEST = 20
+MIN_WIDTH = 20
 
 
 def show(sizes: Sequence[SizeOffers], *, by_region: bool, with_quota: bool, simulated: bool, json: bool) -> None:
@@ -45,7 +45,7 @@ def _show_sizes(sizes: Sequence[SizeOffers]) -> None:
     indent = len(lines[0]) + 2
     for line, text in zip(lines, regions, strict=True):
         # Wrap the list in its column on a terminal; elsewhere keep one line.
-        width = max(NARROWEST, console.width - indent - 1) if console.is_terminal else len(text) + 1
+        width = max(MIN_WIDTH, console.width - indent - 1) if console.is_terminal else len(text) + 1
         first, *rest = textwrap.wrap(text, width, break_long_words=False)
         console.print(f"{line}  {first}")
         for part in rest:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, columns, cost, duration, per_hour
+from gpuinfra.views.formatting import UNKNOWN, Cell, cost, counted, duration, per_hour, table
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -47,17 +47,9 @@ def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = Fals
 
     money = "COST (simulated)" if simulated else "COST"
     header = ("NAME", "STATE", "SINCE", "REGION", "SIZE", "$/H", money, "LEASE", "NEXT", "DRIFT")
-    lines = columns([header, *(_row(machine, now) for machine in machines)], right={5, 6})
-    state, drift = lines[0].index("STATE"), lines[0].index("DRIFT")
-    texts = [Text(lines[0], "bold")]
-    for machine, line in zip(machines, lines[1:], strict=True):
-        text = Text(line)
-        text.stylize(STYLES.get(machine.power_state, "yellow"), state, state + len(machine.power_state))
-        if machine.drift:
-            text.stylize("bold red", drift)
-        texts.append(text)
-    texts += [Text(line) for machine in machines if machine.agent for line in agent_lines(machine, now)]
-    return Text("\n").join(texts)
+    text = table([header, *(_row(machine, now) for machine in machines)], right={5, 6})
+    agents = [Text(line) for machine in machines for line in agent_lines(machine, now)]
+    return Text("\n").join([text, *agents])
 
 
 def agent_lines(machine: Machine, now: datetime) -> list[str]:
@@ -75,7 +67,7 @@ def agent_lines(machine: Machine, now: datetime) -> list[str]:
     if agent.idle_since:
         facts.append(f"idle since {_near(agent.idle_since, now)}")
     facts.append(f"jobs: {', '.join(agent.jobs) or 'none'}")
-    facts.append(f"{agent.sessions} login{'' if agent.sessions == 1 else 's'}")
+    facts.append(counted(agent.sessions, "login"))
     if agent.gpu_utilization is not None:
         facts.append(f"GPU {agent.gpu_utilization} %")
     if agent.eviction_notice:
@@ -88,10 +80,10 @@ def agent_lines(machine: Machine, now: datetime) -> list[str]:
     return [harmless(line) for line in lines]
 
 
-def _row(machine: Machine, now: datetime) -> tuple[str, ...]:
+def _row(machine: Machine, now: datetime) -> tuple[Cell, ...]:
     return (
         machine.name,
-        machine.power_state,
+        (machine.power_state, STYLES.get(machine.power_state, "yellow")),
         _minute(machine.since) if machine.since else UNKNOWN,
         f"{machine.region}/{machine.zone}" if machine.zone else machine.region,
         f"{machine.size} spot" if machine.spot else machine.size,
@@ -99,7 +91,7 @@ def _row(machine: Machine, now: datetime) -> tuple[str, ...]:
         cost(machine.cost_so_far(now)),
         _lease(machine, now),
         _change(machine.next_change, now) if machine.next_change else UNKNOWN,
-        "; ".join(machine.drift) or UNKNOWN,
+        ("; ".join(machine.drift), "bold red") if machine.drift else UNKNOWN,
     )
 
 
@@ -158,7 +150,6 @@ class StatusWatch:
             self._live.stop()
 
     def show(self, machines: Sequence[Machine], now: datetime) -> None:
-        """Show the current machines."""
         from rich.text import Text
 
         if self._json:
@@ -174,7 +165,6 @@ class StatusWatch:
             self._console.print(self._text)
 
     def trouble(self, text: str) -> None:
-        """Show an error below the last table."""
         self._trouble = harmless(text)
         if self._live:
             self._live.refresh()

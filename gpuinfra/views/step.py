@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # The rate is smoothed over this time, so that it follows the network without flickering.
 MEMORY_SECONDS = 3.0
-SHORTEST = 0.1
+MIN_SECONDS = 0.1
 BAR_WIDTH = 12
 
 
@@ -28,32 +28,28 @@ class TransferProgress:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all bytes are done."""
         done, total = self.counts
         return total is not None and done >= total
 
     @property
     def has_total(self) -> bool:
-        """Whether the total is known."""
         return self.counts[1] is not None
 
     def look(self, now: float) -> None:
-        """Update the rate."""
         done, elapsed = self.counts[0], now - self._at
         if done < self._seen:  # it restarted
             self._seen, self._at, self._rate = done, now, None
-        elif elapsed >= SHORTEST:
+        elif elapsed >= MIN_SECONDS:
             rate, weight = (done - self._seen) / elapsed, 1 - math.exp(-elapsed / MEMORY_SECONDS)
             self._rate = rate if self._rate is None else self._rate + weight * (rate - self._rate)
             self._seen, self._at = done, now
 
     def bar(self, full: str, empty: str) -> str:
-        """Return a bar of fixed width."""
         cells = math.floor(self._share * BAR_WIDTH)
         return full * cells + empty * (BAR_WIDTH - cells)
 
     def parts(self) -> list[str]:
-        """`42 %`, `12.0/28.6 MiB`, `3.1 MiB/s`, `5 s left`, as far as known."""
+        """Return `42 %`, `12.0/28.6 MiB`, `3.1 MiB/s`, `5 s left`, as far as known."""
         done, total = self.counts
         found = [f"{math.floor(self._share * 100)} %", _both(done, total)] if total is not None else [byte_size(done)]
         if self._rate is not None and not self.is_whole:

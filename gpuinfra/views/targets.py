@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuinfra.models.results import DetachResult, unreachable_runs
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, columns
+from gpuinfra.views.formatting import UNKNOWN, Cell, table
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -48,20 +48,10 @@ def show(
 
 def render(targets: Sequence[Target], reached: Mapping[str, Reachability]) -> Text:
     """Return one line per target."""
-    from rich.text import Text
-
-    lines = columns([HEADER, *(_row(target, reached.get(target.name)) for target in targets)])
-    place = lines[0].index(HEADER[-1])
-    texts = [Text(lines[0], "bold")]
-    for target, line in zip(targets, lines[1:], strict=True):
-        text, reach = Text(line), reached.get(target.name)
-        if reach:
-            text.stylize(STYLES[reach.state], place)
-        texts.append(text)
-    return Text("\n").join(texts)
+    return table([HEADER, *(_row(target, reached.get(target.name)) for target in targets)])
 
 
-def _row(target: Target, reach: Reachability | None) -> tuple[str, ...]:
+def _row(target: Target, reach: Reachability | None) -> tuple[Cell, ...]:
     simulated = " (simulated)" if target.simulated else ""
     gpu = _gpu(target)
     return (
@@ -70,7 +60,7 @@ def _row(target: Target, reach: Reachability | None) -> tuple[str, ...]:
         _address(target),
         UNKNOWN if gpu is None else "yes" if gpu else "no",
         _image(target) or UNKNOWN,
-        _answer(reach) if reach else UNKNOWN,
+        (_answer(reach), STYLES[reach.state]) if reach else UNKNOWN,
     )
 
 
@@ -108,9 +98,9 @@ def _data(target: Target, reach: Reachability | None) -> dict[str, Any]:
 def show_detached(detached: DetachResult, *, json: bool) -> None:
     """Print what was removed, and what was not."""
     if json:
-        kept = {"keepsPassword": True} if detached.keeps_password else {}
-        left = {"runs": [run.id for run in detached.runs]} if detached.runs else {}
-        json_output.show({"name": detached.name, "removed": list(detached.files), **kept, **left})
+        password_field = {"keepsPassword": True} if detached.keeps_password else {}
+        run_fields = {"runs": [run.id for run in detached.runs]} if detached.runs else {}
+        json_output.show({"name": detached.name, "removed": list(detached.files), **password_field, **run_fields})
         return
     for file in detached.files:
         results().print(f"removed {harmless(file)}")

@@ -1,7 +1,5 @@
 """`NAME.compute`: where jobs run."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from dataclasses import dataclass
@@ -76,7 +74,7 @@ def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnosti
     said = fields.text("address")
     address, port = split_address(said)
     # A placeholder in brackets is a YAML list, but still counts as an address.
-    has_address = address is not None or (said is None and fields.says("address"))
+    has_address = address is not None or (said is None and fields.has("address"))
     compute = Compute(
         name=name,
         document=document,
@@ -86,23 +84,21 @@ def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnosti
         username=fields.text("username"),
         password=fields.text("password"),
         base_docker_image=_stripped(fields.text("baseDockerImage")),
-        nvidia_docker=fields.truth("nvidiaDocker", default=False),
-        shared_volumes=fields.truth("sharedVolumes", default=True),
+        nvidia_docker=fields.boolean("nvidiaDocker", default=False),
+        shared_volumes=fields.boolean("sharedVolumes", default=True),
         native_shared_directory=fields.text("nativeSharedDirectory") or SHARE,
         python_location=fields.text("pythonLocation"),
         spark_submit_location=fields.text("sparkSubmitLocation"),
         yarn_deploy_mode=fields.text("yarnDeployMode"),
-        user_managed_environment=fields.truth("userManagedEnvironment", default=False),
+        user_managed_environment=fields.boolean("userManagedEnvironment", default=False),
         host_key=fields.text("hostKey"),
         private_key_file=fields.text("privateKeyFile"),
-        simulated=fields.truth("simulated", default=False),
+        simulated=fields.boolean("simulated", default=False),
         resource_id=fields.text("resourceId") or "",
         vm_id=fields.text("vmId") or "",
     )
     if not 0 < port < 65536:
-        place = fields.node("address")
-        span = document.span(place)
-        diagnostics.append(Diagnostic(Code.BAD_ADDRESS, "invalid address", span, f"{port} is not a valid port"))
+        fields.complain(fields.node("address"), Code.BAD_ADDRESS, "invalid address", f"{port} is not a valid port")
     return compute, diagnostics
 
 
@@ -122,22 +118,17 @@ def joined_address(address: str, port: int) -> str:
 
 def _type(fields: Fields, *, has_address: bool) -> str:
     text = fields.text("type")
-    if text is None and fields.says("type"):
+    if text is None and fields.has("type"):
         return ""  # not text; already reported
     if said := (text or "").strip():
         known = OLDER_TYPES.get(said.casefold(), said.casefold())
         if known in TYPES:
             return known
-        node = fields.node("type")
         help_line = did_you_mean(said, (*TYPES, *OLDER_TYPES)) or f"use {listed(TYPES)}"
-        span = fields.source.span(node.start, node.end)
-        fields.diagnostics.append(
-            Diagnostic(
-                Code.UNKNOWN_VALUE, "unknown target type", span, f"`{said}` is not a target type", help=help_line
-            )
-        )
+        label = f"`{said}` is not a target type"
+        fields.complain(fields.node("type"), Code.UNKNOWN_VALUE, "unknown target type", label, help_line)
         return ""
-    if fields.says("cluster") or fields.says("native"):
+    if fields.has("cluster") or fields.has("native"):
         return _early_type(fields, has_address=has_address)
     start = fields.source.span(fields.mapping.start, fields.mapping.start)
     help_line = "add `type: remotedocker`, or another type"
@@ -149,9 +140,9 @@ def _type(fields: Fields, *, has_address: bool) -> str:
 
 def _early_type(fields: Fields, *, has_address: bool) -> str:
     """Return the type of files of the first versions, which had two switches instead."""
-    if fields.truth("cluster", default=False):
+    if fields.boolean("cluster", default=False):
         return CLUSTER
-    if fields.truth("native", default=False):
+    if fields.boolean("native", default=False):
         return REMOTE if has_address else LOCAL
     return REMOTEDOCKER if has_address else LOCALDOCKER
 

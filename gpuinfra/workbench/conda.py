@@ -1,7 +1,5 @@
 """`conda_dependencies.yml`: the packages of a job's environment, with locations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.workbench.fields import Fields
 
-LONGEST_LINE = 2000
+MAX_LINE = 2000
 _CONDA = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>(?:[=<>!~ \[].*)?)", re.DOTALL
 )
@@ -100,23 +98,22 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
     packages: list[Package] = []
     options: list[Option] = []
     for by, node in _items(fields, document.root.items.get("dependencies")):
-        if len(node.text) > LONGEST_LINE:
-            label = f"longer than {LONGEST_LINE} characters"
-            diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", document.span(node), label))
+        if len(node.text) > MAX_LINE:
+            label = f"longer than {MAX_LINE} characters"
+            fields.complain(node, Code.UNKNOWN_VALUE, "not a package", label)
         elif by is Installer.PIP and node.text.startswith("-"):
             options.append(Option(node.text, node))
         elif package := parse(node, by):
             packages.append(package)
         else:
-            span = document.span(node)
             # Do not quote the line: it may be a URL with a password.
             label = f"not a package specification of {by.value}"
-            diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", span, label, help=_example(by)))
+            fields.complain(node, Code.UNKNOWN_VALUE, "not a package", label, _example(by))
     conda = Conda(
         path=path,
         document=document,
         name=fields.text("name"),
-        channels=fields.texts("channels") or (),
+        channels=fields.texts("channels"),
         packages=tuple(packages),
         options=tuple(options),
     )
@@ -124,7 +121,7 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
 
 
 def parse(node: Scalar, by: Installer) -> Package | None:
-    """A line as a package; None where it is nothing of the kind."""
+    """Return a line as a package, or None if it is not one."""
     text = node.text.strip()
     line, marker = _split_marker(text) if by is Installer.PIP else (text, "")
     if by is Installer.PIP and (named := _NAMED_URL.fullmatch(line)):
@@ -138,9 +135,9 @@ def parse(node: Scalar, by: Installer) -> Package | None:
 
 
 def _split_marker(text: str) -> tuple[str, str]:
-    """A line of pip's without its comment, and what stands behind its semicolon.
+    """Return a line of pip without its comment, and the marker after its semicolon.
 
-    Behind an address that is one with a space: others may be part of it.
+    After a URL, only a semicolon with a space starts a marker: others may be part of the URL.
     """
     said = re.split(r"\s#", text, maxsplit=1)[0]
     has_address = _URL.match(said) or _NAMED_URL.fullmatch(said)
@@ -149,12 +146,12 @@ def _split_marker(text: str) -> tuple[str, str]:
 
 
 def normal(name: str) -> str:
-    """A package's name as PyPI compares them."""
+    """Return a package's name as PyPI compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _name_of(url: str) -> str:
-    """The package in a wheel's or an archive's name, or what is said of a repository."""
+    """Return the package in a file name, or in the `egg` of a repository's URL; empty if there is none."""
     if egg := re.search(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)", url):
         return normal(egg["name"])
     found = re.match(r"(?P<name>[A-Za-z0-9._-]+?)-\d", _file_of(url))
@@ -162,16 +159,16 @@ def _name_of(url: str) -> str:
 
 
 def _file_of(url: str) -> str:
-    """The last part of an address or of a path, on whatever system it was written."""
+    """Return the last part of a URL, or of a path from any operating system."""
     return unquote(re.split(r"[?#;\s]", url, maxsplit=1)[0].replace("\\", "/").rsplit("/", 1)[-1])
 
 
 def _items(fields: Fields, node: Node | None, by: Installer = Installer.CONDA) -> Iterator[tuple[Installer, Scalar]]:
-    """Each line, with who installs it."""
+    """Return each line with its installer."""
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return
     if not isinstance(node, Sequence):
-        _complain(fields, node, "a list of packages")
+        fields.complain(node, Code.WRONG_TYPE, "wrong type", "expected a list of packages")
         return
     for item in node.items:
         if isinstance(item, Scalar):
@@ -180,12 +177,8 @@ def _items(fields: Fields, node: Node | None, by: Installer = Installer.CONDA) -
         elif by is Installer.CONDA and isinstance(item, Mapping) and item.keys.keys() == {"pip"}:
             yield from _items(fields, item.items["pip"], Installer.PIP)
         else:
-            _complain(fields, item, "a package" if by is Installer.PIP else "a package, or `pip:` with a list")
-
-
-def _complain(fields: Fields, node: Node, expected: str) -> None:
-    span = fields.source.span(node.start, node.end)
-    fields.diagnostics.append(Diagnostic(Code.WRONG_TYPE, "wrong type", span, f"expected {expected}"))
+            expected = "a package" if by is Installer.PIP else "a package, or `pip:` with a list"
+            fields.complain(item, Code.WRONG_TYPE, "wrong type", f"expected {expected}")
 
 
 def _example(by: Installer) -> str:

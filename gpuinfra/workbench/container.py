@@ -1,7 +1,5 @@
 """The container image and GPU use of a project's jobs, for an imported spec."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -43,7 +41,7 @@ def container_of(choice: TargetChoice, size: str) -> Container:
     if choice.runconfig and choice.runconfig.framework == PYSPARK:
         what = "scripts run on Spark, which the default image lacks"
         instead = "`framework: Python` if they work without Spark; else an image with Spark and a current CUDA"
-        span = choice.runconfig.place("framework" if choice.runconfig.is_later else "Framework")
+        span = choice.runconfig.place("framework" if choice.runconfig.is_sdk_v1 else "Framework")
         container.missing.append(UnsupportedItem(span, what, instead))
     if container.uses_gpu:
         _knows_gpu(DEFAULT, None, model, container.missing)

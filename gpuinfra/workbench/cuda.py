@@ -1,7 +1,5 @@
 """The CUDA version in an image's name, and the version that a GPU needs."""
 
-from __future__ import annotations
-
 import re
 
 # The first toolkit for each GPU: https://docs.nvidia.com/deploy/cuda-compatibility/, release notes of CUDA 12.8.

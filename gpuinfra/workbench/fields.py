@@ -1,15 +1,15 @@
 """Typed values of a mapping. A value of another type gets a diagnostic and counts as missing."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
-from collections.abc import Iterator
-from typing import Any
-
-from gpuinfra.diagnostics import Code, Diagnostic, Severity
+from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data
 
 NOTHING = Mapping(0, 0, {}, {})
+
+T = TypeVar("T")
 
 
 class Fields:
@@ -20,63 +20,24 @@ class Fields:
 
     def text(self, key: str) -> str | None:
         """Return text; numbers as written."""
-        node = self._node(key)
-        if node is None:
-            return None
-        if isinstance(node, Scalar) and not isinstance(node.value, bool):
-            return node.text
-        self._complain(key, node, "text")
-        return None
+        return self._typed(key, None, _text, "text")
 
-    def truth(self, key: str, *, default: bool) -> bool:
-        """Return a boolean."""
-        node = self._node(key)
-        if node is None:
-            return default
-        if isinstance(node, Scalar) and isinstance(node.value, bool):
-            return node.value
-        self._complain(key, node, "`true` or `false`")
-        return default
+    def boolean(self, key: str, *, default: bool) -> bool:
+        return self._typed(key, default, _boolean, "`true` or `false`")
 
-    def whole(self, key: str) -> int | None:
-        """Return an integer."""
-        node = self._node(key)
-        if node is None:
-            return None
-        if isinstance(node, Scalar) and isinstance(node.value, int) and not isinstance(node.value, bool):
-            return node.value
-        self._complain(key, node, "a whole number")
-        return None
-
-    def texts(self, key: str) -> tuple[str, ...] | None:
-        """Return a list of texts."""
-        node = self._node(key)
-        if node is None:
-            return None
-        if isinstance(node, Sequence) and all(isinstance(item, Scalar) for item in node.items):
-            return tuple(item.text for item in node.items if isinstance(item, Scalar) and item.value is not None)
-        self._complain(key, node, "a list of texts")
-        return None
+    def texts(self, key: str) -> tuple[str, ...]:
+        return self._typed(key, (), _texts, "a list of texts")
 
     def variables(self, key: str) -> dict[str, str]:
         """Return a mapping of names to texts."""
-        node = self._node(key)
-        if node is None:
-            return {}
-        if isinstance(node, Mapping) and all(isinstance(item, Scalar) for item in node.items.values()):
-            found = {name: item for name, item in node.items.items() if isinstance(item, Scalar)}
-            return {name: item.text for name, item in found.items() if item.value is not None}
-        self._complain(key, node, "a mapping of names to texts")
-        return {}
+        return self._typed(key, {}, _variables, "a mapping of names to texts")
 
-    def below(self, key: str) -> Fields:
+    def section(self, key: str) -> Self:
         """Return the fields of a nested mapping; empty if it is missing."""
-        node = self._node(key)
-        if node is not None and not isinstance(node, Mapping):
-            self._complain(key, node, "a mapping")
-        return Fields(self.source, node if isinstance(node, Mapping) else NOTHING, self.diagnostics)
+        mapping = self._typed(key, NOTHING, lambda node: node if isinstance(node, Mapping) else None, "a mapping")
+        return type(self)(self.source, mapping, self.diagnostics)
 
-    def says(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Return whether the key has a value."""
         return self._node(key) is not None
 
@@ -85,18 +46,47 @@ class Fields:
         node = self.mapping.items.get(key, self.mapping)
         return self.mapping.keys[key] if node.start == node.end and key in self.mapping.keys else node
 
-    def others(self, known: frozenset[str]) -> Iterator[Scalar]:
-        """Return the keys that are not among these."""
-        return (key for name, key in self.mapping.keys.items() if name not in known)
+    def complain(self, node: Node, code: Code, summary: str, label: str, help_line: str | None = None) -> None:
+        """Add a diagnostic at a node."""
+        span = self.source.span(node.start, node.end)
+        self.diagnostics.append(Diagnostic(code, summary, span, label, help=help_line))
 
     def _node(self, key: str) -> Node | None:
         node = self.mapping.items.get(key)
         return None if node is None or (isinstance(node, Scalar) and node.value is None) else node
 
-    def _complain(self, key: str, node: Node, expected: str) -> None:
-        span = self.source.span(node.start, node.end)
-        label = f"expected {expected}, found {_found(data(node))}"
-        self.diagnostics.append(Diagnostic(Code.WRONG_TYPE, "wrong type", span, label, help=_help(key, node)))
+    def _typed(self, key: str, default: T, read: Callable[[Node], T | None], expected: str) -> T:
+        """Return what `read` finds, or the default if the key is missing or, with a diagnostic, of another type."""
+        node = self._node(key)
+        if node is None:
+            return default
+        found = read(node)
+        if found is None:
+            label = f"expected {expected}, found {_found(data(node))}"
+            self.complain(node, Code.WRONG_TYPE, "wrong type", label, _help(key, node))
+            return default
+        return found
+
+
+def _text(node: Node) -> str | None:
+    return node.text if isinstance(node, Scalar) and not isinstance(node.value, bool) else None
+
+
+def _boolean(node: Node) -> bool | None:
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, bool) else None
+
+
+def _texts(node: Node) -> tuple[str, ...] | None:
+    if not isinstance(node, Sequence) or not all(isinstance(item, Scalar) for item in node.items):
+        return None
+    return tuple(item.text for item in node.items if isinstance(item, Scalar) and item.value is not None)
+
+
+def _variables(node: Node) -> dict[str, str] | None:
+    if not isinstance(node, Mapping) or not all(isinstance(item, Scalar) for item in node.items.values()):
+        return None
+    found = {name: item for name, item in node.items.items() if isinstance(item, Scalar)}
+    return {name: item.text for name, item in found.items() if item.value is not None}
 
 
 def _found(value: Any) -> str:
@@ -116,8 +106,3 @@ def _help(key: str, node: Node) -> str | None:
     if key == "address" and isinstance(node, Sequence):
         return "write the machine's address here; a placeholder in brackets is a list to YAML"
     return None
-
-
-def has_errors(diagnostics: list[Diagnostic]) -> bool:
-    """Return whether any diagnostic is an error."""
-    return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)

@@ -1,16 +1,14 @@
 """A Workbench project: the files in `aml_config`, and the files that they name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, problem
 from gpuinfra.parse.document import Document, read_document
-from gpuinfra.parse.source import LARGEST
+from gpuinfra.parse.source import MAX_BYTES
 from gpuinfra.suggest import listed
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
@@ -139,13 +137,13 @@ def read_content(file: Path) -> bytes:
         if file.is_symlink() and not file.resolve().is_relative_to(file.parent.parent.resolve()):
             raise _unreadable(file, "it is a symbolic link that leads out of the project")
         with file.open("rb") as stream:
-            return stream.read(LARGEST + 1)
+            return stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise _unreadable(file, str(error.strerror)) from error
 
 
 def _unreadable(file: Path, reason: str) -> Problem:
-    return Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=f"`{file}`: {reason}"))
+    return problem(Code.FILE_UNREADABLE, "file cannot be read", f"`{file}`: {reason}")
 
 
 def _conda_paths(project: Project) -> list[str]:

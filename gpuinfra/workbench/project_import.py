@@ -1,7 +1,5 @@
 """Create a spec from a Workbench project, and list what has no equivalent."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -44,7 +42,7 @@ class ImportResult:
     name: str
     target: str
     """The name of the two files that `up` writes or updates."""
-    is_later: bool
+    is_sdk_v1: bool
     """Whether the project is for Azure ML SDK v1, the successor of Workbench."""
     missing: tuple[UnsupportedItem, ...]
 
@@ -56,7 +54,7 @@ def import_project(project: Project, options: ImportOptions) -> ImportResult:
     name, target = builder.names()
     reasons = _reasons(options)
     text = Template(read_template("imported.yaml")).substitute(
-        origin=f"an {'Azure ML SDK v1' if builder.is_later else 'Azure ML Workbench'} project",
+        origin=f"an {'Azure ML SDK v1' if builder.is_sdk_v1 else 'Azure ML Workbench'} project",
         name=written(name),
         region_reason=reasons[0],
         region=options.region or REGION,
@@ -67,7 +65,7 @@ def import_project(project: Project, options: ImportOptions) -> ImportResult:
         target="\n".join(builder.target_lines(target)),
     )
     missing = [*builder.missing, *find_unsupported(project, choice, target)]
-    return ImportResult(text, name, target, builder.is_later, tuple(by_place(missing)))
+    return ImportResult(text, name, target, builder.is_sdk_v1, tuple(by_place(missing)))
 
 
 def _reasons(options: ImportOptions) -> tuple[str, str]:
@@ -96,8 +94,8 @@ class _SpecBuilder:
         return self.options.size or SIZE
 
     @property
-    def is_later(self) -> bool:
-        return self.choice.runconfig is not None and self.choice.runconfig.is_later
+    def is_sdk_v1(self) -> bool:
+        return self.choice.runconfig is not None and self.choice.runconfig.is_sdk_v1
 
     def names(self) -> tuple[str, str]:
         """Return the names of machine and target."""
@@ -157,7 +155,7 @@ class _SpecBuilder:
             container = container_of(self.choice, self.size)
             self.missing += container.missing
             said |= {"baseDockerImage": container.image, "nvidiaDocker": container.uses_gpu}
-        if not self._has_later_file(target):
+        if not self._has_sdk_v1_file(target):
             said |= {"framework": self._framework(), "condaDependencies": self._conda()}
         return [f"  {key}: {written(value)}" for key, value in said.items()]
 
@@ -184,15 +182,15 @@ class _SpecBuilder:
         path = plain_path(runconfig.conda_file)
         if not (reason := refused(check_yaml_path, path)):
             return path
-        key = ("environment", "python", "condaDependenciesFile") if runconfig.is_later else ("CondaDependenciesFile",)
+        key = ("environment", "python", "condaDependenciesFile") if runconfig.is_sdk_v1 else ("CondaDependenciesFile",)
         what = f"`{path}` is not a valid environment file: {reason[0]}"
         self.missing.append(UnsupportedItem(runconfig.place(*key), what, f"the spec uses `{default}`"))
         return default
 
-    def _has_later_file(self, target: str) -> bool:
+    def _has_sdk_v1_file(self, target: str) -> bool:
         """Return whether an SDK v1 file already sets these: `up` must not mix both formats."""
         runconfig = self.choice.runconfig
-        if runconfig is None or not runconfig.is_later or runconfig.name != target:
+        if runconfig is None or not runconfig.is_sdk_v1 or runconfig.name != target:
             return False
         return Path(runconfig.document.source.name).parent.name == FOLDER
 
@@ -201,7 +199,7 @@ class _SpecBuilder:
         compute, runconfig = self.choice.compute, self.choice.runconfig
         if compute is not None:
             return place(compute.document, "type")
-        return runconfig.place("target" if runconfig.is_later else "Target") if runconfig else None
+        return runconfig.target_place if runconfig else None
 
 
 def _cleaned(word: str) -> str:

@@ -1,7 +1,5 @@
 """`NAME.runconfig`: how a script runs, and on which target. Workbench and SDK v1 use different keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,7 +21,7 @@ KEYS = frozenset(
     "PrepareEnvironment TrackedRun UseSampling DataSourceSettings DataSourceSubstitutions CondaFile "
     "ManagedEnvironment Description".split()
 )
-_LATER_KEYS = frozenset("script arguments target framework environment communicator nodeCount history".split())
+_SDK_V1_KEYS = frozenset("script arguments target framework environment communicator nodeCount history".split())
 
 # Keys of SDK v1 without an equivalent, with their default value and what to do instead.
 _NOT_HERE: dict[str, tuple[object, str]] = {
@@ -66,15 +64,14 @@ class RunConfig:
 
     name: str
     document: Document
-    is_later: bool
+    is_sdk_v1: bool
     """Whether it is an Azure ML SDK v1 file, with lower-case keys."""
     target: str | None
     arguments: tuple[str, ...] = (SCRIPT,)
     environment_variables: dict[str, str] = field(default_factory=dict)
     framework: str = PYSPARK
-    says_framework: bool = False
+    has_framework: bool = False
     conda_file: str = CONDA_FILE
-    says_conda_file: bool = False
     spark_file: str | None = None
     prepare_environment: bool = True
     tracked_run: bool = True
@@ -83,7 +80,7 @@ class RunConfig:
     """Whether jobs use the target's own Python, without the conda file."""
     docker: Docker | None = None
 
-    def says(self, *path: str) -> bool:
+    def has(self, *path: str) -> bool:
         """Return whether the file has a value at this path."""
         node: Node = self.document.root
         for key in path:
@@ -91,6 +88,11 @@ class RunConfig:
                 return False
             node = node.items[key]
         return True
+
+    @property
+    def target_place(self) -> Span:
+        """The location of the target's name."""
+        return self.place("target" if self.is_sdk_v1 else "Target")
 
     def place(self, *path: str) -> Span:
         """Return the location of a value, or of the deepest existing key."""
@@ -110,52 +112,50 @@ def read_runconfig(name: str, document: Document) -> tuple[RunConfig, list[Diagn
     diagnostics: list[Diagnostic] = []
     fields = Fields(document.source, document.root, diagnostics)
     keys = document.root.keys.keys()
-    if keys & _LATER_KEYS and not keys & KEYS:
-        return _read_later(name, document, fields), diagnostics
+    if keys & _SDK_V1_KEYS and not keys & KEYS:
+        return _read_sdk_v1(name, document, fields), diagnostics
     conda = fields.text("CondaDependenciesFile") or fields.text("CondaFile")
     return RunConfig(
         name=name,
         document=document,
-        is_later=False,
+        is_sdk_v1=False,
         target=fields.text("Target"),
         arguments=fields.texts("ArgumentVector") or (SCRIPT,),
         environment_variables=fields.variables("EnvironmentVariables"),
         framework=_framework(fields, "Framework", PYSPARK),
-        says_framework=fields.says("Framework"),
+        has_framework=fields.has("Framework"),
         conda_file=conda or CONDA_FILE,
-        says_conda_file=conda is not None,
         spark_file=fields.text("SparkDependenciesFile"),
-        prepare_environment=fields.truth("PrepareEnvironment", default=True),
-        tracked_run=fields.truth("TrackedRun", default=True),
+        prepare_environment=fields.boolean("PrepareEnvironment", default=True),
+        tracked_run=fields.boolean("TrackedRun", default=True),
     ), diagnostics
 
 
-def _read_later(name: str, document: Document, fields: Fields) -> RunConfig:
-    environment = fields.below("environment")
-    python, docker = environment.below("python"), environment.below("docker")
+def _read_sdk_v1(name: str, document: Document, fields: Fields) -> RunConfig:
+    environment = fields.section("environment")
+    python, docker = environment.section("python"), environment.section("docker")
     conda = python.text("condaDependenciesFile")
-    prepare = "autoPrepareEnvironment" if fields.says("autoPrepareEnvironment") else "prepareEnvironment"
+    prepare = "autoPrepareEnvironment" if fields.has("autoPrepareEnvironment") else "prepareEnvironment"
     return RunConfig(
         name=name,
         document=document,
-        is_later=True,
+        is_sdk_v1=True,
         target=fields.text("target"),
-        arguments=(SCRIPT, *(fields.texts("arguments") or ())),
+        arguments=(SCRIPT, *fields.texts("arguments")),
         environment_variables=environment.variables("environmentVariables"),
         # SDK v1 defaults to Python; Workbench to PySpark.
         framework=_framework(fields, "framework", PYTHON),
-        says_framework=fields.says("framework"),
+        has_framework=fields.has("framework"),
         conda_file=conda or CONDA_FILE,
-        says_conda_file=conda is not None,
-        prepare_environment=fields.truth(prepare, default=True),
-        tracked_run=fields.below("history").truth("outputCollection", default=True),
+        prepare_environment=fields.boolean(prepare, default=True),
+        tracked_run=fields.section("history").boolean("outputCollection", default=True),
         script=fields.text("script"),
-        user_managed=python.truth("userManagedDependencies", default=False),
+        user_managed=python.boolean("userManagedDependencies", default=False),
         docker=Docker(
-            enabled=docker.truth("enabled", default=False),
+            enabled=docker.boolean("enabled", default=False),
             base_image=docker.text("baseImage"),
-            gpu=docker.truth("gpuSupport", default=False),
-            shared_volumes=docker.truth("sharedVolumes", default=True),
+            gpu=docker.boolean("gpuSupport", default=False),
+            shared_volumes=docker.boolean("sharedVolumes", default=True),
             shm_size=docker.text("shmSize"),
         ),
     )
@@ -163,7 +163,7 @@ def _read_later(name: str, document: Document, fields: Fields) -> RunConfig:
 
 def without_equivalent(runconfig: RunConfig) -> Iterator[tuple[Span, str, str]]:
     """Return location, key and alternative of each SDK v1 setting without an equivalent."""
-    if not runconfig.is_later:
+    if not runconfig.is_sdk_v1:
         return
     root = runconfig.document.root
     alone = runconfig.document.value("communicator") in (None, "None")
@@ -188,10 +188,6 @@ def _framework(fields: Fields, key: str, default: str) -> str:
     known = {name.casefold(): name for name in FRAMEWORKS}
     if said.strip().casefold() in known:
         return known[said.strip().casefold()]
-    node = fields.node(key)
-    span = fields.source.span(node.start, node.end)
     help_line = did_you_mean(said, FRAMEWORKS) or "write `Python` or `PySpark`"
-    fields.diagnostics.append(
-        Diagnostic(Code.UNKNOWN_VALUE, "unknown framework", span, f"`{said}` is not supported", help=help_line)
-    )
+    fields.complain(fields.node(key), Code.UNKNOWN_VALUE, "unknown framework", f"`{said}` is not supported", help_line)
     return default

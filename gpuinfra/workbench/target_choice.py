@@ -1,12 +1,10 @@
 """Choose the target that a spec is created from. With several candidates, the user must choose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.names import BUILT_IN_TARGETS
 from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench import compute as compute_file
@@ -69,7 +67,7 @@ def _asked(project: Project, name: str) -> TargetChoice:
         f"choose from {listed(known)}" if known else "it has no targets: omit `--target`"
     )
     note = f"the project has no target `{name}`"
-    raise Problem(Diagnostic(Code.NO_SUCH_TARGET, "no such target", note=note, help=help_line), exit_code=Exit.USAGE)
+    raise problem(Code.NO_SUCH_TARGET, "no such target", note, help_line, exit_code=Exit.USAGE)
 
 
 def _of_compute(project: Project, name: str) -> TargetChoice:
@@ -90,13 +88,11 @@ def _only(names: Iterable[str]) -> str:
     if not others:
         return first
     note = f"the project has {listed([first, *others], 'and')}"
-    raise Problem(
-        Diagnostic(
-            Code.USAGE,
-            "several targets to choose from",
-            note=note,
-            help=f"choose one: `--target {first}`; to import each, repeat the command with `--output`",
-        ),
+    raise problem(
+        Code.USAGE,
+        "several targets to choose from",
+        note,
+        f"choose one: `--target {first}`; to import each, repeat the command with `--output`",
         exit_code=Exit.USAGE,
     )
 

@@ -1,17 +1,14 @@
 """Read and write the two files of a compute target."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.hosts import is_host, is_user
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.resource import parse_machine_id
-from gpuinfra.models.target import ASK, KEYRING, VARIABLE, Target
+from gpuinfra.models.target import ASK, KEYRING, VARIABLE, Target, is_host, is_user
 from gpuinfra.parse.document import Document, EditError, written
 from gpuinfra.parse.scalars import Value
 from gpuinfra.suggest import did_you_mean
@@ -89,7 +86,7 @@ class _Change:
         check_writable(self.path)
         if self.before is not None and read_content(self.path) != self.before:
             note = f"another program changed `{self.path}` in the meantime; gpuinfra did not write it"
-            raise Problem(Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run the command again"))
+            raise problem(Code.FILE_CHANGED, "file has changed", note, "run the command again")
 
 
 def check_files(workspace: Path, name: str) -> None:
@@ -97,7 +94,7 @@ def check_files(workspace: Path, name: str) -> None:
     folder = workspace / FOLDER
     if os.path.lexists(folder) and not folder.is_dir():
         note = f"`{folder}` must be a folder for target files"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="rename or move it"))
+        raise problem(Code.FILE_UNWRITABLE, "file cannot be written", note, "rename or move it")
     for path in _paths(workspace, name):
         check_inside(path, workspace)
         if os.path.lexists(path) and read_content(path).strip():
@@ -109,7 +106,7 @@ def check_destination(project: Project, name: str) -> None:
     """Raise a Problem if a machine's target files send its jobs elsewhere."""
     runconfig, compute = project.runconfigs.get(name), project.computes.get(name)
     if runconfig and (other := runconfig.target or name) != name:
-        place, span = f"`{other}`", runconfig.place("target" if runconfig.is_later else "Target")
+        place, span = f"`{other}`", runconfig.target_place
         help_line = f"set it to `{name}`; or rename the file, and use the new name with `-c`"
     elif compute and compute.type in {LOCAL, LOCALDOCKER, CLUSTER}:
         place = "a cluster" if compute.type == CLUSTER else "this computer"
@@ -161,13 +158,11 @@ def _change(path: Path, fresh: str, ours: Callable[[Document], dict[str, Value]]
         return _Change(path, document.encode(), document.with_values(**values).encode())
     except EditError as error:
         lines = ", ".join(f"`{key}: {written(value)}`" for key, value in values.items())
-        raise Problem(
-            Diagnostic(
-                Code.FILE_UNWRITABLE,
-                "file cannot be changed in place",
-                note=f"{path}: {error}",
-                help=f"add the lines yourself: {lines}; or rename the file, and gpuinfra writes a new one",
-            )
+        raise problem(
+            Code.FILE_UNWRITABLE,
+            "file cannot be changed in place",
+            f"{path}: {error}",
+            f"add the lines yourself: {lines}; or rename the file, and gpuinfra writes a new one",
         ) from error
 
 
@@ -205,7 +200,7 @@ def _has_checked_gpu(target: Target) -> bool:
 
 
 def _runconfig_values(target: Target, found: Document) -> dict[str, Value]:
-    if runconfig_file.read_runconfig(target.name, found)[0].is_later:
+    if runconfig_file.read_runconfig(target.name, found)[0].is_sdk_v1:
         return {}  # SDK v1 files have these under other keys
     asked: dict[str, tuple[str, Value]] = {
         "framework": ("Framework", target.framework),
@@ -281,7 +276,7 @@ def read_targets(workspace: Path) -> Targets:
         # SDK v1 keeps such files in other folders, and other programs write them.
         if not compute.type or Path(compute.document.source.name).parent.name != FOLDER:
             continue
-        problems = list(_unfit(compute))
+        problems = list(invalid_values(compute))
         found.diagnostics += problems
         if not problems:
             found.targets.append(target_of(workspace, project, compute))
@@ -296,7 +291,7 @@ def find_target(workspace: Path, name: str) -> Target | None:
     project = load_project(workspace)
     compute = project.computes.get(name)
     problems = [each for each in project.diagnostics if _is_about(each, path)]
-    problems += _unfit(compute) if compute else ()
+    problems += invalid_values(compute) if compute else ()
     if problems:
         raise Problem(*problems)
     return target_of(workspace, project, compute) if compute else None
@@ -307,7 +302,7 @@ def _is_about(diagnostic: Diagnostic, path: Path) -> bool:
     return Path(diagnostic.span.file) == path if diagnostic.span else f"`{path}`" in (diagnostic.note or "")
 
 
-def _unfit(compute: Compute) -> Iterator[Diagnostic]:
+def invalid_values(compute: Compute) -> Iterator[Diagnostic]:
     """Return problems of values that other programs would misread, in foreign projects."""
     document = compute.document
     if not _NAME.fullmatch(compute.name):

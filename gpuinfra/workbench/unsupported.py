@@ -1,7 +1,5 @@
 """Find what has no equivalent in a spec: its location, and what to do instead."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from shlex import quote
@@ -121,21 +119,19 @@ def _of_runconfig(project: Project, runconfig: RunConfig, target: str) -> Iterat
             yield UnsupportedItem(runconfig.place(key), f"`{key}`: gpuinfra has no data sources", _DATA)
     if runconfig.framework == PYSPARK and runconfig.spark_file:
         yield from _spark(project, runconfig)
-    if runconfig.is_later:
-        yield from _of_later(runconfig)
+    if runconfig.is_sdk_v1:
+        yield from _of_sdk_v1(runconfig)
     if runconfig.name != target:
         yield from _habits(runconfig, target)
     elif runconfig.target not in {None, target}:
         what = f"runs with {target}.runconfig go to `{runconfig.target}`"
-        yield UnsupportedItem(
-            runconfig.place("target" if runconfig.is_later else "Target"), what, f"change it to `{target}`"
-        )
+        yield UnsupportedItem(runconfig.target_place, what, f"change it to `{target}`")
 
 
 def _habits(runconfig: RunConfig, target: str) -> Iterator[UnsupportedItem]:
     """Return settings of a run configuration that the new one, from `up`, lacks."""
     instead = f"add it to {target}.runconfig after `gpuinfra up` has written the file"
-    later = runconfig.is_later
+    later = runconfig.is_sdk_v1
     if runconfig.environment_variables:
         path = ("environment", "environmentVariables") if later else ("EnvironmentVariables",)
         yield UnsupportedItem(runconfig.place(*path), "environment variables are not in a spec", instead)
@@ -154,7 +150,7 @@ def _spark(project: Project, runconfig: RunConfig) -> Iterator[UnsupportedItem]:
             yield UnsupportedItem(document.key_span(key), f"`{key}` for Spark", _SPARK)
 
 
-def _of_later(runconfig: RunConfig) -> Iterator[UnsupportedItem]:
+def _of_sdk_v1(runconfig: RunConfig) -> Iterator[UnsupportedItem]:
     for span, key, instead in without_equivalent(runconfig):
         yield UnsupportedItem(span, f"`{key}`", instead)
     if runconfig.user_managed:

@@ -5,9 +5,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime
 from typing import Any
 
+from gpuinfra.models.names import OUR_PREFIX
 from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Kind, Ref, Resource
-from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.calls import AzureOperation, Calls
 from gpuinfra.provision.azure.clients import Clients
@@ -39,22 +39,18 @@ class AzureCloud:
 
     @property
     def deadline(self) -> Deadline:
-        """The deadline of all requests."""
         return self.clients.limits.deadline
 
     def grant(self, seconds: float) -> Deadline:
-        """Return extra time for cleanup, which becomes the deadline of all requests."""
         self.clients.limits.deadline = Deadline.after(seconds)
         return self.deadline
 
     def now(self) -> datetime:
-        """Return Azure's time."""
         return self.clients.clock.now()
 
     # Read
 
     def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
-        """Return all resources of a machine, by name in its group and by tag in all groups."""
         # Import here, in one thread: concurrent imports of the SDK's modules block each other.
         self._calls.prepare()
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
@@ -81,7 +77,7 @@ class AzureCloud:
         return Observed(name, group, tuple(part for part in found if part), unknown)
 
     def _machines(self, name: str) -> list[ObservedResource]:
-        """Machines with the tag of this one, and those of its name that have lost it, wherever they are."""
+        """Return the machines with this name in their tag, and those with this name that lost it, in any group."""
         with translated("machines"):
             rows = [_plain(each) for each in self.clients.compute.virtual_machines.list_all()]
         return [
@@ -95,7 +91,6 @@ class AzureCloud:
         return tuple(each for each, ref in refs if ref is None), [ref for _, ref in refs if ref]
 
     def look(self, ref: Ref) -> ObservedResource | None:
-        """Return one resource, or None if it does not exist."""
         try:
             with translated(str(ref)):
                 return ObservedResource(ref, _plain(self._calls.get(ref)))
@@ -105,7 +100,6 @@ class AzureCloud:
             raise
 
     def contents(self, group: str) -> tuple[str, ...]:
-        """Return the IDs of all resources in a group, or an empty tuple if the group does not exist."""
         try:
             with translated(f"group {group}"):
                 return tuple(str(each.id) for each in self.clients.resource.resources.list_by_resource_group(group))
@@ -117,22 +111,18 @@ class AzureCloud:
     # Write
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
-        """Create or update a resource, and return at once."""
         with translated(str(resource.ref)):
             return AzureOperation(resource.ref, self._calls.put(resource.ref, _with_secrets(resource), new=new))
 
     def patch(self, resource: Resource) -> Operation:
-        """Change only the fields in the body, and return at once."""
         with translated(str(resource.ref)):
             return AzureOperation(resource.ref, self._calls.patch(resource.ref, _with_secrets(resource)))
 
     def act(self, ref: Ref, power: Power) -> Operation:
-        """Start or deallocate a VM, and return at once."""
         with translated(str(ref)):
             return AzureOperation(ref, self._calls.act(ref, power.value))
 
     def delete(self, ref: Ref) -> Operation:
-        """Delete a resource and return at once. An absent resource counts as deleted."""
         try:
             with translated(str(ref)):
                 return AzureOperation(ref, self._calls.delete(ref))
@@ -142,7 +132,6 @@ class AzureCloud:
             raise
 
     def allow_self_stop(self, machine: ObservedResource) -> agent_role.AgentRole:
-        """Grant the VM the role to deallocate itself. Never raises: the result contains what Azure refused."""
         try:
             found = machine if agent_role.principal_of(machine) else self.look(machine.ref)
         except CloudError as error:
@@ -150,11 +139,9 @@ class AzureCloud:
         return Rights(self.clients).grant(found or machine)
 
     def agent_role(self, machine: ObservedResource) -> agent_role.AgentRole:
-        """Return whether the VM has the role to deallocate itself. Changes nothing and never raises."""
         return Rights(self.clients).look(machine)
 
     def disown(self, group: str) -> None:
-        """Remove our tags from a group, if it exists."""
         groups = self.clients.resource.resource_groups
         try:
             with translated(f"group {group}"):
@@ -166,7 +153,6 @@ class AzureCloud:
                 raise
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
-        """Wait until the operation is finished. Raise Fault.TIMEOUT if the deadline passes first."""
         assert isinstance(operation, AzureOperation)  # noqa: S101 this class returns only these
         operation.wait(deadline, self.interrupt)
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.clients import Clients, Requests
@@ -45,18 +45,16 @@ class AzureFleet:
         self.clients = clients
 
     def machines(self) -> list[dict[str, Any]]:
-        """Return the bodies of all VMs, including others', with instance views."""
         return list_all_machines(self.clients)
 
     def parts(self) -> list[Listed]:
-        """Return all resources with our tag. The filter has no tag value, because with a value Azure omits the tags."""
         path = f"/subscriptions/{self.clients.access.subscription}/resources"
+        # Without a tag value: with one, Azure omits the tags.
         query = {"$filter": f"tagName eq '{tags.NAME}'", "$expand": "createdTime,changedTime"}
         rows = Requests(self.clients).pages(path, RESOURCES_VERSION, query)
         return [part for row in rows if (part := _listed(row))]
 
     def holdings(self) -> tuple[Bodies, Bodies, Bodies]:
-        """Return the VMs, disks and public IPs with our tag, whether they are ours or not."""
         with ThreadPoolExecutor(3, thread_name_prefix="holdings") as pool:
             machines = pool.submit(list_machines, self.clients)
             disks = pool.submit(_list_tagged, self.clients, DISKS, DISKS_API)
@@ -64,20 +62,18 @@ class AzureFleet:
             return machines.result(), disks.result(), addresses.result()
 
     def activity_log(self, since: datetime, until: datetime, resource: str | None = None) -> Bodies:
-        """Return events, newest first: of one resource, or of all VMs and disks, then without the caller."""
         return read_log(self.clients, since, until, resource)
 
     def has_agent_role(self) -> bool:
-        """Return whether the subscription has the role for guest agents, and it allows the action."""
         return Rights(self.clients).has_role()
 
+    # The caller retries and checks the result, so the SDK does neither.
+
     def ask_off(self, ref: Ref) -> None:
-        """Request the deallocation of a VM. The caller retries and checks the result, so the SDK does neither."""
         with translated(str(ref)):
             self.clients.compute.virtual_machines.begin_deallocate(ref.group, ref.name, polling=False, retry_status=0)
 
     def ask_delete(self, ref: Ref) -> None:
-        """Request the deletion of a VM again after an unfinished deletion."""
         with translated(str(ref)):
             self.clients.compute.virtual_machines.begin_delete(ref.group, ref.name, polling=False, retry_status=0)
 

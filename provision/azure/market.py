@@ -39,25 +39,21 @@ class AzureMarket:
         return PriceService(self.clients.access.prices, self.clients.access.ca)
 
     def subscription_name(self) -> str:
-        """Return the subscription's display name."""
         body = self._requests.send("GET", f"/subscriptions/{self.subscription}", SUBSCRIPTIONS_API)
         return str(body.get("displayName") or self.subscription)
 
     def catalogue(self, region: str) -> Catalogue:
-        """Return sizes and quota of one region, requested in parallel."""
         with ThreadPoolExecutor(1, thread_name_prefix="quota") as pool:
             quotas = pool.submit(self.quotas, region)
             offers = {size: offer for (size, where), offer in self.offers(region).items() if where == region}
             return Catalogue(region, offers, quotas.result())
 
     def offers(self, region: str | None = None) -> dict[tuple[str, str], Offer]:
-        """Return the NC sizes by size and region, of one region or of all with one request."""
         where = {"$filter": f"location eq '{region}'"} if region else {}
         # Not with the SDK's list: it builds thousands of objects, which takes seconds.
         return skus.offers(self._requests.pages(f"{self._provider('Microsoft.Compute')}/skus", SKUS_API, where))
 
     def quotas(self, region: str) -> dict[str, Quota]:
-        """Return the quotas of one region, or an empty dict if Azure does not know the region."""
         try:
             with translated(f"quota in {region}"):
                 return skus.quotas(item.as_dict() for item in self.clients.compute.usage.list(region))
@@ -67,7 +63,6 @@ class AzureMarket:
             raise
 
     def image(self, urn: str, region: str) -> Image:
-        """Return an image with its exact version, its generation and whether its terms are accepted."""
         publisher, offer, sku, version = urn.split(":")
         images = self.clients.compute.virtual_machine_images
         try:
@@ -95,7 +90,6 @@ class AzureMarket:
             return None  # unknown: Azure checks it when the VM is created
 
     def accept_terms(self, plan: ImagePlan) -> None:
-        """Accept the current terms of an image."""
         terms = self._requests.send("GET", self._terms(plan), TERMS_API)
         terms["properties"] = {**(terms.get("properties") or {}), "accepted": True}
         self._requests.send("PUT", self._terms(plan), TERMS_API, terms)
@@ -107,7 +101,6 @@ class AzureMarket:
         )
 
     def actions_allowed(self, group: str | None) -> Permissions:
-        """Return what the caller's roles allow. If Azure refuses or cannot answer, the permissions are unknown."""
         scope = f"/subscriptions/{self.subscription}" + (f"/resourceGroups/{group}" if group else "")
         path = f"{scope}/providers/Microsoft.Authorization/permissions"
         try:
@@ -121,14 +114,12 @@ class AzureMarket:
         return Permissions(tuple(grants))
 
     def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """Return the providers that are not registered, or not completely."""
         wanted = tuple(namespaces)
         with ThreadPoolExecutor(max(1, len(wanted)), thread_name_prefix="providers") as pool:
             states = list(pool.map(self._registration, wanted))
         return tuple(name for name, state in zip(wanted, states, strict=True) if state != "Registered")
 
     def schedule_regions(self) -> frozenset[str] | None:
-        """Return the regions of Microsoft.DevTestLab/schedules that the resource provider lists, or None if unknown."""
         kinds = self._requests.send("GET", self._provider("Microsoft.DevTestLab"), PROVIDERS_API).get("resourceTypes")
         for kind in kinds or ():
             if str(kind.get("resourceType")).casefold() == "schedules" and kind.get("locations"):
@@ -137,7 +128,6 @@ class AzureMarket:
         return None
 
     def register(self, namespace: str, deadline: Deadline) -> None:
-        """Register a provider and wait until it is registered. Raise Fault.TIMEOUT if the deadline passes first."""
         self._requests.send("POST", f"{self._provider(namespace)}/register", PROVIDERS_API)
         while self._registration(namespace) != "Registered":
             if deadline.is_over:
@@ -152,11 +142,9 @@ class AzureMarket:
         return f"/subscriptions/{self.subscription}/providers/{namespace}"
 
     def price(self, size: str, region: str, spot: bool = False) -> float | None:
-        """Return the price in US dollars per hour, or None if unknown."""
         return self.prices([size]).price(size, region, spot=spot)
 
     def prices(self, sizes: Iterable[str]) -> Prices:
-        """Return the prices of these sizes in all regions."""
         with self._lock:
             service = self._prices
         return service.prices(sizes)

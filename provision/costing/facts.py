@@ -75,7 +75,7 @@ class FactsTimeline:
 
     def latest(self) -> Facts:
         """Return the last known properties."""
-        return self._known[-1].facts or Facts() if self._known else Facts()
+        return next((each.facts for each in reversed(self._known) if each.facts), Facts())
 
     def at(self, moment: datetime) -> tuple[Facts, Certainty]:
         """Return the properties at a time, with the recorded price if there is one, and their certainty."""
@@ -119,8 +119,8 @@ class FactsTimeline:
 
     def _with_price(self, facts: Facts, moment: datetime) -> Facts:
         same = [each for each in self._recorded if each.facts and each.facts.is_same_kind(facts)]
-        before = [each for each in same if each.at <= moment]
-        found = before[-1] if before else same[0] if same else None
+        # The last one before this time, or the first one after it.
+        found = next((each for each in reversed(same) if each.at <= moment), next(iter(same), None))
         return replace(facts, price=found.facts.price) if found and found.facts else facts
 
 

@@ -56,11 +56,11 @@ def merged(log: Iterable[StateChange], ledger: Iterable[StateChange], log_since:
     return [
         change
         for place, change in enumerate(everything)
-        if not _is_told_later(change, everything[place + 1 :], log_since)
+        if not _is_reported_later(change, everything[place + 1 :], log_since)
     ]
 
 
-def _is_told_later(change: StateChange, rest: Sequence[StateChange], log_since: datetime | None) -> bool:
+def _is_reported_later(change: StateChange, rest: Sequence[StateChange], log_since: datetime | None) -> bool:
     """Return whether the log covers this time and reports the same change a little later."""
     if change.source is not Source.LEDGER or log_since is None or change.at < log_since:
         return False

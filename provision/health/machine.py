@@ -71,22 +71,21 @@ def _state(facts: HealthFacts) -> HealthCheck:
     machine = facts.machine
     if machine.state == "Failed":
         why = f" ({machine.failure})" if machine.failure else ""
-        fix = f"`gpuinfra up SPEC` makes it anew; `gpuinfra down {facts.name} --delete` removes it"
+        fix = f"`gpuinfra up SPEC` recreates it; `gpuinfra down {facts.name} --delete` removes it"
         return problem("state", f"its provisioning failed{why}; it is {machine.power}", fix)
     if machine.power in SHUT_DOWN:
-        seen = f"{machine.power}: it is of no use, and billed"
+        seen = f"{machine.power}: it cannot run jobs but is still billed"
         return problem("state", seen, f"`gpuinfra down {facts.name}` deallocates it; `gpuinfra up SPEC` starts it")
     return ok("state", machine.power)
 
 
 def _lease(facts: HealthFacts) -> HealthCheck:
-    over, until = why_off(facts.machine, facts.now), tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
-    if not over:
+    reason, until = why_off(facts.machine, facts.now), tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
+    if not reason:
         return ok("lease", f"until {until:%Y-%m-%d %H:%M}Z")
     found = tags.get(facts.machine.tags, tags.LEASE_UNTIL)
-    seen = (
-        f"{over}: its tag {tags.LEASE_UNTIL} is {f'`{found}`' if found else 'missing'}, and it is {facts.machine.power}"
-    )
+    tag = f"its tag {tags.LEASE_UNTIL} is {f'`{found}`' if found else 'missing'}"
+    seen = f"{reason}: {tag}, and it is {facts.machine.power}"
     return problem(
         "lease", seen, f"`gpuinfra down {facts.name}` switches it off; `gpuinfra up SPEC` gives it a new one"
     )
@@ -100,23 +99,23 @@ def _has_just_started(facts: HealthFacts) -> bool:
 def _agent(facts: HealthFacts) -> HealthCheck:
     state = facts.agent
     if state is None:
-        seen = facts.no_agent or "nobody asked"
-        again = f"look at it: `gpuinfra ssh {facts.name} -- systemctl status gpuinfra-agent`"
+        seen = facts.no_agent or "not checked"
+        again = f"check it: `gpuinfra ssh {facts.name} -- systemctl status gpuinfra-agent`"
         if facts.is_reached and _has_just_started(facts):
             fix = f"`gpuinfra doctor {facts.name}` in a few minutes"
             return warning("agent", f"not started yet, on a machine that was just switched on: {seen}", fix)
         if facts.is_reached:
-            return problem("agent", seen, f"{again}; a machine made by an older gpuinfra has none")
+            return problem("agent", seen, f"{again}; a machine created by an older gpuinfra has none")
         return warning("agent", f"not seen: {seen}", f"`gpuinfra ssh {facts.name}` says more")
     age = state.age_seconds(facts.now)
     if age > MAX_SILENCE_SECONDS:
         fix = f"`gpuinfra ssh {facts.name} -- sudo systemctl restart gpuinfra-agent`"
-        return problem("agent", f"it has said nothing for {age:.0f} s: it is not alive", fix)
+        return problem("agent", f"it has not reported for {age:.0f} s: it has stopped", fix)
     if state.last_error:
         log = f"`gpuinfra ssh {facts.name} -- journalctl -u gpuinfra-agent` has more"
-        return warning("agent", f"it is alive ({state.action}), and has trouble: {state.last_error}", log)
+        return warning("agent", f"it is running ({state.action}), with an error: {state.last_error}", log)
     at, cause = state.forecast
-    return ok("agent", f"it is alive ({state.action}); it ends the machine at {at:%Y-%m-%d %H:%M}Z ({cause})")
+    return ok("agent", f"it is running ({state.action}); it deallocates the machine at {at:%Y-%m-%d %H:%M}Z ({cause})")
 
 
 def _role(facts: HealthFacts) -> HealthCheck:
@@ -133,32 +132,37 @@ def _role(facts: HealthFacts) -> HealthCheck:
     commands = [agent_role.assign_command(facts.subscription, place, principal)]
     if not role.has_role:
         commands.insert(0, agent_role.define_command(facts.subscription))
-    return warning("role", seen, "`gpuinfra up SPEC` mends it where you may; else an administrator runs:", *commands)
+    return warning(
+        "role",
+        seen,
+        "`gpuinfra up SPEC` grants it if you may; otherwise an administrator runs:",
+        *commands,
+    )
 
 
 def _schedule(facts: HealthFacts) -> HealthCheck:
     until = tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
-    mend = f"`gpuinfra up SPEC` sets it by the lease's end; so does `gpuinfra lease {facts.name} --extend 1h`"
+    fix = f"`gpuinfra up SPEC` sets it to the lease's end; so does `gpuinfra lease {facts.name} --extend 1h`"
     if until is None:
-        return problem("schedule", "there is no lease whose end Azure's daily stop could be set to", mend)
+        return problem("schedule", "without a lease, Azure's daily stop has no time", fix)
     wanted = schedule_for(until, facts.now)
     if wanted["status"] == "Disabled":
-        return warning("schedule", "the lease's end is a day or more away, which Azure's daily stop cannot say")
+        return warning("schedule", "the lease ends in a day or more, which Azure's daily stop cannot express")
     wrong = _wrong_schedule(facts, str(wanted["dailyRecurrence"]["time"]))
     if wrong:
-        return problem("schedule", wrong, mend)
+        return problem("schedule", wrong, fix)
     return ok("schedule", f"Azure stops it at {until + BACKSTOP:%H:%M} UTC, soon after the lease's end")
 
 
 def _wrong_schedule(facts: HealthFacts, wanted: str) -> str:
     """Return what is wrong with Azure's shutdown schedule, or an empty string if it fires at this time of day."""
     if facts.schedule is None:
-        return "Azure has no daily stop of the machine"
+        return "Azure has no daily stop for the machine"
     found = facts.schedule.properties
     if found.get("status") != "Enabled":
-        return "Azure's daily stop of the machine is off"
+        return "Azure's daily stop for the machine is disabled"
     if str(found.get("targetResourceId") or "").casefold() != facts.machine.ref.id(facts.subscription).casefold():
-        return "Azure's daily stop is of another machine"
+        return "Azure's daily stop is for another machine"
     time, zone = (found.get("dailyRecurrence") or {}).get("time"), found.get("timeZoneId")
     return "" if (time, zone) == (wanted, "UTC") else f"Azure stops it at {time} {zone}, and not at {wanted} UTC"
 
@@ -168,7 +172,7 @@ def _protection(facts: HealthFacts) -> HealthCheck:
     if not tags.is_protected(facts.machine.tags):
         return ok("protection", "`gpuinfra reap` may end it")
     seen = f"its tag {tags.PROTECT} is `{found}`: `gpuinfra reap` leaves it alone"
-    return warning("protection", seen, "take the tag off where that is not meant")
+    return warning("protection", seen, "remove the tag if this is not intended")
 
 
 def _permissions(facts: HealthFacts) -> HealthCheck:

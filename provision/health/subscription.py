@@ -16,8 +16,8 @@ WRITES = tuple(action for action in ACTIONS if action not in {DEALLOCATE, START}
 # In seconds. Up to the first, tokens are still accepted and only displayed times are wrong.
 MAX_SKEW, SMALL_SKEW = 300.0, 30.0
 ROLES_HELP = (
-    "the roles Owner or User Access Administrator on the subscription allow it; or an administrator makes the role "
-    "once, and gives it to each machine: `gpuinfra doctor MACHINE` shows how"
+    "the roles Owner or User Access Administrator on the subscription allow it; or an administrator creates the role "
+    "once, and assigns it to each machine: `gpuinfra doctor MACHINE` shows how"
 )
 
 
@@ -43,7 +43,7 @@ def providers(unregistered: Sequence[str]) -> HealthCheck:
         return ok("providers", f"{', '.join(PROVIDERS)} are registered")
     commands = [f"az provider register --namespace {name}" for name in unregistered]
     seen = f"not registered yet: {', '.join(unregistered)}"
-    return warning("providers", seen, "`gpuinfra up` registers them where it may; or run:", *commands)
+    return warning("providers", seen, "`gpuinfra up` registers them if it has the permission; or run:", *commands)
 
 
 def permissions(found: Permissions, subscription: str) -> HealthCheck:
@@ -52,7 +52,7 @@ def permissions(found: Permissions, subscription: str) -> HealthCheck:
         return warning("rights", "Azure does not say what you may do in the subscription")
     missing = [action for action in (DEALLOCATE, START, *WRITES) if not found.allows(action)]
     if not missing:
-        return ok("rights", "you may make, start and deallocate machines in the subscription")
+        return ok("rights", "you may create, start and deallocate machines in the subscription")
     return warning(
         "rights",
         f"missing in the subscription as a whole: {', '.join(missing)}",
@@ -65,11 +65,11 @@ def roles(found: Permissions, subscription: str, *, has_role: bool | None) -> He
     wanted = (agent_role.ASSIGNS_ROLES,) if has_role else (agent_role.MAKES_ROLES, agent_role.ASSIGNS_ROLES)
     missing = [action for action in wanted if not found.allows(action)]
     if not found.known:
-        return warning("roles", "Azure does not say whether you may give machines the right to switch themselves off")
+        return warning("roles", "Azure does not say whether you may allow machines to switch themselves off")
     if not missing:
-        there = "is there" if has_role else "is made with the first machine"
-        return ok("roles", f"you may give machines the right to switch themselves off; the role for it {there}")
-    seen = f"you may not give machines the right to switch themselves off: missing is {', '.join(missing)}"
+        there = "exists" if has_role else "is created with the first machine"
+        return ok("roles", f"you may allow machines to switch themselves off; the role for it {there}")
+    seen = f"you may not allow machines to switch themselves off: missing is {', '.join(missing)}"
     return warning("roles", seen, ROLES_HELP, *([] if has_role else [agent_role.define_command(subscription)]))
 
 
@@ -78,20 +78,20 @@ def prices(*, is_live: bool) -> HealthCheck:
     if is_live:
         return ok("prices", "from the Retail Prices service")
     seen = (
-        f"the Retail Prices service does not answer: `gpuinfra up` and `cost` take the list of {DATE} that comes along"
-        ", and a spot machine that is made now has no cost cap"
+        f"the Retail Prices service does not answer: `gpuinfra up` and `cost` use the shipped price list of {DATE}, "
+        "and a new spot machine has no cost cap"
     )
-    return warning("prices", seen, "look at the network, the proxy and GPUINFRA_PRICES_ENDPOINT")
+    return warning("prices", seen, "check the network, the proxy and GPUINFRA_PRICES_ENDPOINT")
 
 
 def clock(here: datetime, there: datetime, *, simulated: bool) -> HealthCheck:
     """Compare this computer's clock with Azure's, which leases use."""
     if simulated:
-        return ok("clock", f"the embedded Azure has a time of its own, {there:%Y-%m-%d %H:%M:%S}Z")
+        return ok("clock", f"the embedded Azure has its own time, {there:%Y-%m-%d %H:%M:%S}Z")
     seconds = (here - there).total_seconds()
     if abs(seconds) <= SMALL_SKEW:
         return ok("clock", "it agrees with Azure's")
     way = "ahead of" if seconds > 0 else "behind"
-    seen = f"{abs(seconds):.0f} s {way} Azure's; leases go by Azure's, so they hold"
+    seen = f"{abs(seconds):.0f} s {way} Azure's; leases use Azure's, so they are correct"
     fix = "set the clock, as with `sudo timedatectl set-ntp true`"
     return (problem if abs(seconds) >= MAX_SKEW else warning)("clock", seen, fix)

@@ -68,7 +68,9 @@ class AgentRole:
     @property
     def word(self) -> str:
         """The guest agent's state, for JSON output."""
-        return "armed" if self.is_held else "unknown" if self.state is RoleState.UNKNOWN else "not-armed"
+        if self.state is RoleState.UNKNOWN:
+            return "unknown"
+        return "armed" if self.is_held else "not-armed"
 
 
 def refused(error: CloudError, action: str) -> AgentRole:

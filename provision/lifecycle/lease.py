@@ -18,7 +18,7 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.power import BILLED
 
 LEASE, HOURS, CAP = "lease", "hours", "cost cap"
-"""What determines the time at which a machine goes off."""
+"""What determines the end of a machine's lease."""
 _OVER = {LEASE: "lease is over", HOURS: "hours are over", CAP: "cost cap is reached"}
 STARTED_OUTSIDE = "lease is over; started or changed outside gpuinfra since then"
 BACKSTOP = timedelta(minutes=35)
@@ -151,7 +151,7 @@ def restarted_at(machine: ObservedResource) -> datetime | None:
 
 
 def why_off(machine: ObservedResource, now: datetime, hours: Hours | None = None) -> str:
-    """Like `why_over`, but with its own reason for a machine that was started outside gpuinfra."""
+    """Return why the machine should be off, as `why_over` does, or that it was started outside gpuinfra."""
     return STARTED_OUTSIDE if restarted_at(machine) else why_over(machine.tags, now, hours)
 
 

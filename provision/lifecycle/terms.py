@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 
-from gpuinfra.models.durations import format_duration, parse_duration
+from gpuinfra.models.quantities import format_duration, parse_duration
 from gpuinfra.models.spec import Lifecycle
 
 MINUTE = timedelta(minutes=1)

@@ -70,8 +70,8 @@ def read_public_key(text: str, folder: Path) -> str:
     try:
         path = folder / Path(text).expanduser()
         content = _content(path).decode("utf-8").strip()
-    except RuntimeError:  # `~somebody` who is not known here
-        raise _problem(f"`{text}`: there is no such home", _make(Path(DEFAULT_KEY))) from None
+    except RuntimeError:  # `~NAME` with an unknown name
+        raise _problem(f"`{text}`: there is no such home folder", _make(Path(DEFAULT_KEY))) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise _problem(f"`{path}`: {reason}", _make(path)) from None
@@ -81,8 +81,8 @@ def read_public_key(text: str, folder: Path) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a plain file. The path may come from a project of others: its file may have no end."""
-    # Check before opening: to open a pipe is to wait for a writer.
+    """Return the content of a plain file. The path may come from a foreign project and name an endless file."""
+    # Check before opening: opening a pipe waits for a writer.
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory")
@@ -98,7 +98,7 @@ def _content(path: Path) -> bytes:
 def _make(path: Path) -> str:
     private = path.with_suffix("")
     make = f"-y -f {private} > {path}" if private.is_file() else f"-t ed25519 -f {private}"
-    return f"`ssh-keygen {make}` makes one; or name another in `admin.sshPublicKey`"
+    return f"`ssh-keygen {make}` creates one; or name another in `admin.sshPublicKey`"
 
 
 def _problem(note: str, help_line: str) -> Problem:

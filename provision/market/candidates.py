@@ -81,9 +81,9 @@ def _of_quota(spec: Spec, catalogue: Catalogue, offer: Offer, held: Offer | None
             (offer.family, catalogue.quota(offer.family), of_family),
             (f"{CORES}, the region's total", catalogue.cores, back),
         ]
-    for name, quota, given_back in drawn:
-        if quota and _left(quota, given_back) < offer.vcpus:
-            left = _left(quota, given_back)
+    for name, quota, freed in drawn:
+        if quota and _left(quota, freed) < offer.vcpus:
+            left = _left(quota, freed)
             yield RejectionReason(
                 "quota",
                 f"needs {offer.vcpus} vCPUs of {name}; {left} of {quota.limit} left",
@@ -91,8 +91,8 @@ def _of_quota(spec: Spec, catalogue: Catalogue, offer: Offer, held: Offer | None
             )
 
 
-def _left(quota: Quota, given_back: int) -> int:
-    return max(0, quota.limit - max(0, quota.used - given_back))
+def _left(quota: Quota, freed: int) -> int:
+    return max(0, quota.limit - max(0, quota.used - freed))
 
 
 def _of_image(candidate: Candidate, spec: Spec, offer: Offer | None, image: Image) -> Iterator[RejectionReason]:
@@ -104,13 +104,13 @@ def _of_image(candidate: Candidate, spec: Spec, offer: Offer | None, image: Imag
         yield RejectionReason(
             "image-generation",
             f"boots generation {needed}, and {image.urn} is {image.generation}",
-            help="take an image whose name ends in `-gen2`, such as `dsvm-ubuntu-22.04`",
+            help="use an image whose name ends in `-gen2`, such as `dsvm-ubuntu-22.04`",
         )
     if spec.security_type == "TrustedLaunch" and not image.trusted_launch:
         yield RejectionReason("image-security", f"{image.urn} does not support Trusted Launch", help=STANDARD)
     if image.plan and image.terms_accepted is False and not spec.accept_image_terms:
         yield RejectionReason(
             "image-terms",
-            f"{image.urn} has terms that nobody accepted in this subscription",
+            f"{image.urn} has terms that are not accepted in this subscription",
             help="`acceptImageTerms: true` accepts them",
         )

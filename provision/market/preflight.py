@@ -165,7 +165,7 @@ def no_candidate(spec: Spec, rejected: Sequence[RejectedCandidate], state: str =
             Code.NO_CANDIDATE,
             "no candidate is available",
             note="\n".join([state, *reason_table(rejected)]),
-            help="; ".join([f"{sizes} shows where there is one", *helps]),
+            help="; ".join([f"{sizes} lists regions with quota", *helps]),
         )
     )
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.json_values import stamp
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.reap import ReapAction, ReapDecision
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.hours import HORIZON, hours_from_tag, is_on, next_change
@@ -134,7 +134,9 @@ def _why_not_deleted(name: str, machine: ObservedResource, rules: Rules) -> str:
     if name in rules.unknown:
         return "it cannot be asked for its runs, and its disk may hold outputs (`--yes` deletes it)"
     # A machine with its own protect tag is not changed at all.
-    return "a part of it is protected" if name in rules.protected and not tags.is_protected(machine.tags) else ""
+    return (
+        "one of its resources is protected" if name in rules.protected and not tags.is_protected(machine.tags) else ""
+    )
 
 
 def _gone(machine: ObservedResource, key: str, rules: Rules, now: datetime) -> str:

@@ -37,7 +37,7 @@ def lookalikes(parts: Sequence[Listed], machines: Sequence[Mapping[str, Any]], n
 
 
 def _left_behind(part: Listed) -> str:
-    """The line about a part without a machine in a group that a spec names: it may be another user's."""
+    """Describe a resource without a machine in a group that a spec names: it may be another user's."""
     ref, machine = part.ref, tags.get(part.tags, tags.NAME)
     # Without its machine, nothing proves whose data is on a disk: `down` does not delete it there.
     by_hand = f"az disk delete --resource-group {ref.group} --name {ref.name}"

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from gpuinfra.models.durations import format_duration
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.reap import (
     EndedMachine,
     Orphan,
@@ -28,8 +28,8 @@ from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.market.port import Market, Prices
-from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.observed_resource import ObservedResource, same
+from gpuinfra.provision.names import machine_key, ref_of
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
 from gpuinfra.provision.power import STOPPED, STOPPED_BUT_BILLED
 from gpuinfra.provision.progress import Progress
@@ -236,10 +236,10 @@ class Reaper:
         """Return prices, requested in parallel so that no machine stays on because of them."""
         if not stops:
             return Prices()
+        wanted = {machine_key(stop.ref.group, stop.ref.name) for stop in stops}
         machines = [machine_of_row(row) for row in rows]
-        return self.market.prices(
-            dict.fromkeys(each.size for each in machines if any(same(each.ref, stop.ref) for stop in stops))
-        )
+        own = [each.size for each in machines if machine_key(each.ref.group, each.ref.name) in wanted]
+        return self.market.prices(dict.fromkeys(own))
 
     def _still(self, verdict: ReapDecision) -> ObservedResource | None:
         """Return the machine if a second look leads to the same decision, else None."""

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from gpuinfra.diagnostics import Problem
 from gpuinfra.git import GitError, Repository, ShallowCloneError, open_repository
 from gpuinfra.parse.folder import mentions_spec, yaml_files
-from gpuinfra.parse.source import LARGEST, decode
+from gpuinfra.parse.source import MAX_BYTES, decode
 from gpuinfra.parse.tree import Mapping as Document
 from gpuinfra.parse.tree import Scalar, read
 from gpuinfra.provision.names import default_group, machine_key
@@ -88,7 +88,7 @@ def names_in(content: bytes) -> tuple[str, ...]:
     if not mentions_spec(content):
         return ()
     try:
-        documents = read(decode("", content[: LARGEST + 1])).documents
+        documents = read(decode("", content[: MAX_BYTES + 1])).documents
     except Problem:
         return ()
     return tuple(key for document in documents if (key := _key_of(document)))

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.plan import Power
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision import tags
 from gpuinfra.provision.errors import CloudError, Fault

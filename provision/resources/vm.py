@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuinfra.models.images import ALIASES
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.plan import Difference
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

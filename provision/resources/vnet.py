@@ -42,7 +42,7 @@ def has_own_subnet(part: ObservedResource) -> bool:
 
 
 def of_others(part: ObservedResource) -> list[str]:
-    """Subnets and peerings that others created in it: Azure deletes them with it."""
+    """Return the subnets and peerings of others in it. Azure deletes them with it."""
     found = part.properties
     subnets = [f"subnet {name}" for name in sorted(_names(found.get("subnets") or []) - {SUBNET})]
     return [*subnets, *(f"peering {each.get('name')}" for each in found.get("virtualNetworkPeerings") or [])]

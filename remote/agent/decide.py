@@ -39,8 +39,8 @@ class Run:
     of_this_boot: bool = True
 
     @property
-    def attended(self) -> bool:
-        """Whether its client is connected. After a clock change, the last heartbeat may be in the future.
+    def has_client(self) -> bool:
+        """Return whether its client is connected. After a clock change, the last heartbeat may be in the future.
 
         A client that will detach says so from the beginning, but is connected until the job has begun.
         """
@@ -50,22 +50,22 @@ class Run:
 
     @property
     def needs_machine(self) -> bool:
-        """Whether its job runs, or a client is connected for it."""
-        return self.alive or self.attended
+        """Return whether its job runs, or a client is connected for it."""
+        return self.alive or self.has_client
 
     @property
     def ends_machine(self) -> bool:
-        """Whether the machine goes off after this run."""
+        """Return whether the machine goes off after this run."""
         return self.of_this_boot and self.after_run in ENDS
 
     @property
     def seconds_to_finish(self) -> float | None:
-        """Seconds until the machine may go off without a client; None while the job runs or other rules decide."""
+        """Return the seconds until the machine may go off, or None while the job runs or other rules decide."""
         return None if self.alive or not self.ends_machine or self.heartbeat_age is None else self.seconds_to_wait
 
     @property
     def seconds_to_wait(self) -> float:
-        """Seconds for which a client may still reconnect, after its last heartbeat and after the end of the job."""
+        """Return how long a client may still reconnect, after its last heartbeat and the end of the job."""
         ages = (self.heartbeat_age, self.ended_age)
         return max(0.0 if age is None else _rest_of_window(age) for age in ages)
 
@@ -95,12 +95,12 @@ class Facts:
 
     @property
     def needed(self) -> bool:
-        """Whether a job runs, or a client is connected for one."""
+        """Return whether a job runs, or a client is connected for one."""
         return any(run.needs_machine for run in self.runs)
 
     @property
     def shows_life(self) -> bool:
-        """Whether something needs the machine right now."""
+        """Return whether something needs the machine right now."""
         return bool(self.sessions) or (self.gpu or 0) >= BUSY_PERCENT or self.needed
 
 

@@ -244,7 +244,7 @@ class Agent:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service."""
-    parser = argparse.ArgumentParser(description="Switches this machine off when nothing needs it.")
+    parser = argparse.ArgumentParser(description="Deallocates this VM when nothing needs it.")
     parser.add_argument("--config", default="/etc/gpuinfra/agent.json")
     parser.add_argument("--run", default="/run/gpuinfra")
     parser.add_argument("--home", default="")

@@ -55,7 +55,7 @@ class Runs:
         return None if output is None else set(output.split())
 
     def _run(self, name: str, state: dict[str, Any] | None, containers: set[str] | None) -> Run:
-        attended = read_object(self.path(name, HEARTBEAT)) or {}
+        last = read_object(self.path(name, HEARTBEAT)) or {}
         heartbeat = age_of(self.path(name, HEARTBEAT))
         began = positive((state or {}).get("started"))
         newest = began if began is not None else time.time() - (heartbeat or 0.0)
@@ -63,14 +63,14 @@ class Runs:
         container = container_name(name) in containers if containers is not None else _is_container(state)
         # If the engine does not answer, containers of this boot may still run.
         alive = (container and (containers is not None or of_this_boot)) or self._is_watched(name, state)
-        after_run = attended.get("afterRun")
+        after_run = last.get("afterRun")
         return Run(
             id=name,
             alive=alive,
             container=container,
             after_run=after_run if isinstance(after_run, str) else None,
             heartbeat_age=heartbeat,
-            detached=attended.get("detached") is True,
+            detached=last.get("detached") is True,
             ended_age=None if alive or state is None else self._ended_age(name, state),
             of_this_boot=of_this_boot,
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuinfra.remote.wire import DATA, END, ERROR, HEADER, JSON, MARK
 from gpuinfra.runner.connection.port import Connection, Process
@@ -35,8 +35,12 @@ BOOT = (
 # The limit of what the shell may print before our code starts.
 MAX_GREETING = 1 << 20
 MAX_MESSAGE = 64 << 20
+# The protocol has no number beyond. Calculations with larger ones overflow.
+LARGEST_NUMBER = (1 << 63) - 1
 START_SECONDS = 60.0
 NOT_FOUND = (126, 127)
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Reply(dict[str, Any]):
@@ -89,7 +93,7 @@ class Call:
 
     def _object(self, payload: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(payload)
+            found = json.loads(payload, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal)
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
@@ -166,6 +170,20 @@ class Call:
                 note = f"`{PYTHON}` does not run on {self._where}: {said or f'exit code {code}'}"
                 return RemoteError("no-python", note)
         return Broken(f"the call to {self._where} did not start")
+
+
+def _integer(text: str) -> int:
+    return _checked(int(text))
+
+
+def _decimal(text: str) -> float:
+    return _checked(float(text))
+
+
+def _checked(number: _Number) -> _Number:
+    if not abs(number) <= LARGEST_NUMBER:  # NaN, too
+        raise ValueError("a number that is too large")
+    return number
 
 
 class RemoteClient:

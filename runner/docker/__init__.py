@@ -1,1 +1,1 @@
-"""Docker Engines: one on this computer, or one that is reached over our own connection."""
+"""Docker Engines, on this computer or on a machine over our connection."""

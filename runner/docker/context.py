@@ -1,4 +1,4 @@
-"""A machine's Docker Engine as a file for `docker context import`. Nothing is read or written here."""
+"""A machine's Docker Engine as the content of a file for `docker context import`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuinfra.runner.connection.host_key import HostKey
 
 
 def endpoint(target: Target) -> str:
-    """Where the Engine is. The Docker CLI runs `ssh` to get there."""
+    """Return the address of the engine, which the Docker CLI reaches with `ssh`."""
     return f"ssh://{quote(target.username, safe='')}@{host_and_port(target.address, target.port)}"
 
 
 def archive(target: Target) -> bytes:
-    """What `docker context export` would write: the same bytes for the same machine, and no secret."""
+    """Return what `docker context export` would write. It contains no secret, and is the same for the same machine."""
     content = {
         "Name": target.machine,
         "Metadata": {"Description": f"GPU machine {target.machine}"},
@@ -30,7 +30,7 @@ def archive(target: Target) -> bytes:
         description = tarfile.TarInfo("meta.json")
         description.size = len(text)
         tar.addfile(description, io.BytesIO(text))
-        # Empty: SSH needs no certificates. The Docker CLI still writes the folder.
+        # SSH needs no certificates, but the Docker CLI writes the folder.
         certificates = tarfile.TarInfo("tls")
         certificates.type, certificates.mode = tarfile.DIRTYPE, 0o700
         tar.addfile(certificates)
@@ -38,6 +38,6 @@ def archive(target: Target) -> bytes:
 
 
 def known_hosts_line(target: Target) -> str:
-    """The machine as a known host by its address, which is what the endpoint has."""
+    """Return the line for `known_hosts` with the machine's address, as in the endpoint."""
     host = target.address if target.port == 22 else f"[{target.address}]:{target.port}"
     return f"{host} {HostKey.parse(target.host_key)}"

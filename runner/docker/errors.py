@@ -1,4 +1,4 @@
-"""What an engine's answers and the SDK's exceptions mean, in one table. Importing it imports the SDK."""
+"""Translate an engine's messages and the SDK's exceptions to our errors. Importing this imports the SDK."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import requests.exceptions
 import urllib3.exceptions
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.docker.check import NO_PERMISSION, NOT_RUNNING, TOOLKIT, Said, docker_check
+from gpuinfra.runner.docker.check import NO_PERMISSION, NOT_RUNNING, TOOLKIT, CommandOutput, docker_check
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut, Unreachable
 
-LONGEST_NOTE = 600
+MAX_NOTE = 600
 USER = "$USER"
-LOG_IN = "log in on this computer: `docker login REGISTRY`; the credentials travel with the request, and stay nowhere"
+LOG_IN = "log in on this computer: `docker login REGISTRY`; the credentials are sent with the request and not stored"
 
 SUMMARIES = {
-    Code.REGISTRY_LOGIN: "the registry refuses the log-in",
+    Code.REGISTRY_LOGIN: "the registry refuses the login",
     Code.NO_IMAGE: "no such image",
     Code.NO_ENGINE: "no Docker Engine",
-    Code.JOB_FAILED: "the engine refuses",
+    Code.JOB_FAILED: "the engine refuses the request",
 }
 
 
-# runc starts the program of a container last: what it says of `exec` right after these words is about that program.
-# The same reasons without them are about programs and files of the engine, such as runc itself or a cgroup.
+# runc starts a container's program last: an `exec` error after these words is about that program. Without these words,
+# the same errors are about the engine's programs and files, such as runc itself or a cgroup.
 COMMAND = re.compile(
     r"""container\ process(?:\ caused)?:?\s["\\]*(?:error\ during\ container\ init:\ )?
         exec:?\s["\\]*[^"\\:]+["\\]*:\s(?:stat\s[^:]+:\ )?
@@ -40,22 +40,22 @@ COMMAND = re.compile(
 
 
 class Sign(NamedTuple):
-    """Something that an engine says, and what it is about."""
+    """Texts in an engine's message, and the error that they mean."""
 
     words: tuple[str | re.Pattern[str], ...]
-    """Any of these, in small letters."""
+    """Any of these, in lower case."""
     code: Code
     summary: str
     help: str
 
 
-# The first that fits counts.
+# The first match counts.
 SIGNS = (
     Sign(
         ("no space left on device", "disk quota exceeded"),
         Code.DISK_FULL,
         "the target's disk is full",
-        "make room there: `docker image prune` removes unused images",
+        "free space there: `docker image prune` removes unused images",
     ),
     Sign(
         (
@@ -73,33 +73,33 @@ SIGNS = (
         (COMMAND,),
         Code.JOB_FAILED,
         "the image cannot run the command",
-        "the program has to be in the image, on its PATH, executable, and made for the machine's processor",
+        "the program must be in the image, on its PATH, executable, and built for the machine's processor",
     ),
     Sign(
         ("argument list too long",),
         Code.ENVIRONMENT_TOO_LARGE,
         "the environment is too large",
-        "give large values by a file in the project instead",
+        "pass large values in a file of the project instead",
     ),
     Sign(
         ("pull access denied", "repository does not exist", "manifest unknown", "manifest for", "no such image"),
         Code.NO_IMAGE,
         "no such image",
-        f"look for a slip in its name; where it is private, {LOG_IN}",
+        f"check its name; if it is private, {LOG_IN}",
     ),
     Sign(
         ("no matching manifest", "does not match the specified platform"),
         Code.NO_IMAGE,
         "the image is for another processor",
-        "take one that is made for the machine's",
+        "use an image for the machine's processor",
     ),
     Sign(
         ("unauthorized", "no basic auth credentials", "authentication required", ": denied", "incorrect username"),
         Code.REGISTRY_LOGIN,
-        "the registry refuses the log-in",
+        "the registry refuses the login",
         LOG_IN,
     ),
-    Sign(("toomanyrequests",), Code.REGISTRY_LOGIN, "the registry wants a log-in for so many requests", LOG_IN),
+    Sign(("toomanyrequests",), Code.REGISTRY_LOGIN, "the registry limits requests without a login", LOG_IN),
     Sign(
         (
             "oci runtime",
@@ -118,30 +118,30 @@ SIGNS = (
         ),
         Code.ENGINE_FAILED,
         "Docker Engine failed on the target",
-        "try again; if it fails again, restart it there, which ends the containers that run: "
-        "`sudo systemctl restart docker`; `sudo journalctl -u docker -u containerd` has its log",
+        "try again; if it fails again, restart it there, which ends running containers: "
+        "`sudo systemctl restart docker`; for its log: `sudo journalctl -u docker -u containerd`",
     ),
     Sign(
         ("dial tcp", "no such host", "tls handshake", "request canceled while waiting", "context deadline exceeded"),
         Code.NO_IMAGE,
         "the registry cannot be reached",
-        "the target has to reach it; or bring the image there by `docker save` and `docker load`",
+        "the target must reach it; or copy the image there with `docker save` and `docker load`",
     ),
     Sign(
         ("invalid reference format", "repository name must be", "invalid repository name"),
         Code.NO_IMAGE,
-        "no name of an image",
-        "it is `name`, `name:tag` or `registry/name:tag`, in small letters",
+        "invalid image name",
+        "use `name`, `name:tag` or `registry/name:tag`, in lower case",
     ),
     Sign(
         ("bind source path does not exist",),
         Code.JOB_FAILED,
         "a folder is missing on the target",
-        "make it there: a folder that the engine made would be root's",
+        "create it there: if the engine creates it, it belongs to root",
     ),
 )
 
-# By class, where the words say nothing. The first that fits counts; None: the connection is lost.
+# The code by exception class, if the message has no sign. The first match counts. None means a lost connection.
 KINDS: tuple[tuple[type[Exception], Code | None], ...] = (
     (docker.errors.ImageNotFound, Code.NO_IMAGE),
     (docker.errors.APIError, Code.JOB_FAILED),
@@ -156,7 +156,7 @@ KINDS: tuple[tuple[type[Exception], Code | None], ...] = (
     (docker.errors.DockerException, Code.JOB_FAILED),
     (docker.errors.StreamParseError, None),
     (docker.credentials.errors.StoreError, Code.REGISTRY_LOGIN),
-    # What cannot be sent at all is not the connection's fault.
+    # These requests cannot be sent over any connection.
     (requests.exceptions.URLRequired, Code.NO_ENGINE),
     (requests.exceptions.MissingSchema, Code.NO_ENGINE),
     (requests.exceptions.InvalidSchema, Code.NO_ENGINE),
@@ -170,24 +170,24 @@ KINDS: tuple[tuple[type[Exception], Code | None], ...] = (
     (OSError, None),
 )
 TIMEOUTS = (requests.exceptions.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError)
-# Raised if nothing listens at an address, or if access is denied.
-CLOSED_DOORS = (FileNotFoundError, PermissionError, ConnectionRefusedError)
-UNMADE = (requests.exceptions.ConnectTimeout, urllib3.exceptions.NewConnectionError)
+# Raised if no engine listens at an address, or if access is denied.
+NO_ENGINE_ERRORS = (FileNotFoundError, PermissionError, ConnectionRefusedError)
+NO_CONNECTION_ERRORS = (requests.exceptions.ConnectTimeout, urllib3.exceptions.NewConnectionError)
 
 
-def told(error: Exception, where: str, doing: str, *, expected: bool) -> JobError | ConnectError | None:
-    """Return our error for a foreign exception; None for a bug of our own.
+def translate_error(error: Exception, where: str, doing: str, *, expected: bool) -> JobError | ConnectError | None:
+    """Return our error for an exception of the SDK, or None for any other exception.
 
-    `expected` says that the engine has answered before: then it is restarting, and not missing.
+    `expected` means that the engine has answered before, and so may be restarting.
     """
     chain = list(_chain(error))
     if any(isinstance(each, TIMEOUTS) for each in chain):
         return TimedOut(f"the engine of {where} does not answer: {doing}")
-    closed = next((each for each in chain if isinstance(each, (*CLOSED_DOORS, *UNMADE))), None)
+    closed = next((each for each in chain if isinstance(each, (*NO_ENGINE_ERRORS, *NO_CONNECTION_ERRORS))), None)
     if closed is not None:
-        # The words are those of the program `docker`, for which the reasons are known already.
+        # Use the messages of the Docker CLI, whose causes `docker_check` knows.
         words = NO_PERMISSION if isinstance(closed, PermissionError) else NOT_RUNNING[0]
-        return missing(Said(1, f"{words}: {closed}"), where, expected=expected)
+        return no_engine(CommandOutput(1, f"{words}: {closed}"), where, expected=expected)
     kind = next((code for foreign, code in KINDS if isinstance(error, foreign)), ...)
     if kind is ...:
         return None
@@ -198,7 +198,7 @@ def told(error: Exception, where: str, doing: str, *, expected: bool) -> JobErro
 
 
 def refusal(text: str, doing: str, otherwise: Code = Code.JOB_FAILED) -> JobError:
-    """What an engine said, when it did not do something."""
+    """Return the error for an engine's message."""
     words = text.casefold()
     for sign in SIGNS:
         if any(each in words if isinstance(each, str) else each.search(words) for each in sign.words):
@@ -206,21 +206,21 @@ def refusal(text: str, doing: str, otherwise: Code = Code.JOB_FAILED) -> JobErro
     return JobError(SUMMARIES[otherwise], f"{doing}: {brief(text)}", None, otherwise)
 
 
-def missing(said: Said, where: str, *, expected: bool) -> JobError | ConnectError:
-    """No engine answers, by what was said instead."""
-    check = docker_check(said, USER)
-    if expected and any(sign in said.text.casefold() for sign in NOT_RUNNING):
+def no_engine(output: CommandOutput, where: str, *, expected: bool) -> JobError | ConnectError:
+    """Return the error for a missing or stopped engine, from the output of a `docker` command."""
+    check = docker_check(output, USER)
+    if expected and any(sign in output.text.casefold() for sign in NOT_RUNNING):
         return Unreachable(f"the engine of {where} no longer answers: {check.found}", check.help)
     return JobError(SUMMARIES[Code.NO_ENGINE], f"{where}: {check.found}", check.help, Code.NO_ENGINE)
 
 
 def brief(text: str) -> str:
-    """On one line, and not all of a long one."""
-    return " ".join(text.split())[:LONGEST_NOTE]
+    """Return a text on one line, shortened."""
+    return " ".join(text.split())[:MAX_NOTE]
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """The exception, and what it was made of: urllib3 and requests put causes into arguments, too."""
+    """Return an exception and its causes, which urllib3 and requests also put into arguments."""
     found: list[BaseException] = []
     waiting = [error]
     while waiting:

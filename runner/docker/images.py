@@ -1,4 +1,4 @@
-"""Images on a target: what is there, and what is pulled."""
+"""Find and pull images on a target."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.port import CHUNK
 from gpuinfra.runner.docker.client import Engine
-from gpuinfra.runner.docker.limits import MessageReader
+from gpuinfra.runner.docker.stream import MessageReader
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.progress import Progress
 
 STEP = "image"
-# An engine tells of every piece that it gets; it is silent while it waits for a registry, or looks over a large layer.
-SILENCE_SECONDS = 600.0
-# By what the engine calls a layer that needs no more bytes.
-HERE = frozenset({"Already exists", "Download complete", "Verifying Checksum", "Extracting", "Pull complete"})
+# An engine reports downloads continuously, but not while it waits for a registry or verifies a large layer.
+IDLE_SECONDS = 600.0
+# The states of a layer that is completely downloaded.
+DOWNLOADED = frozenset({"Already exists", "Download complete", "Verifying Checksum", "Extracting", "Pull complete"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,46 +30,42 @@ class ImageFacts:
     name: str
     """The requested name."""
     id: str
-    """Of its content; it changes with every change of it."""
-    digests: tuple[str, ...]
-    """`name@sha256:…`, by which a registry knows it; none where it was built there."""
-    size: int
+    """The digest of its content."""
     platform: str
     """`linux/amd64`."""
-    entrypoint: tuple[str, ...]
     environment: dict[str, str]
-    """Its own variables, PATH among them."""
+    """Its variables, including PATH."""
 
 
 @dataclass(slots=True)
 class Layers:
-    """How much of an image has come, by what the engine says of each layer."""
+    """The download progress of an image, from the engine's report about each layer."""
 
     _layers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def hear(self, event: dict[str, Any]) -> None:
-        """One line of an engine's report."""
+    def add(self, event: dict[str, Any]) -> None:
+        """Add a line of the engine's report."""
         layer, status, detail = str(event.get("id") or ""), event.get("status"), event.get("progressDetail") or {}
         done, total = self._layers.get(layer, (0, 0))
         if status == "Downloading":
             done = int(detail.get("current") or 0)
             self._layers[layer] = (done, max(done, int(detail.get("total") or total)))
-        elif status in HERE and layer in self._layers:
+        elif status in DOWNLOADED and layer in self._layers:
             self._layers[layer] = (max(done, total), max(done, total))
 
     @property
     def done(self) -> int:
-        """Bytes that have come."""
+        """Return the downloaded bytes."""
         return sum(done for done, _ in self._layers.values())
 
     @property
     def total(self) -> int | None:
-        """Bytes in all, as far as the engine knows by now; None before it knows any."""
+        """Return the total bytes of the layers that the engine has reported, or None before the first."""
         return sum(total for _, total in self._layers.values()) or None
 
 
 def find_image(engine: Engine, name: str) -> ImageFacts | None:
-    """The image of that name or id, where it is on the target."""
+    """Return the image with this name or ID, or None if it is not on the target."""
     with engine.translated(f"looking for the image {name}"):
         try:
             found = engine.api.inspect_image(name)
@@ -82,20 +78,20 @@ def find_image(engine: Engine, name: str) -> ImageFacts | None:
 
 
 def ensure_image(engine: Engine, name: str, progress: Progress) -> ImageFacts:
-    """The image, which is pulled only where it is missing."""
+    """Return the image. Pull it if it is missing."""
     return find_image(engine, name) or pull(engine, name, progress)
 
 
 def pull(engine: Engine, name: str, progress: Progress) -> ImageFacts:
-    """Have the target pull it; with this computer's Docker credentials for the registry, if it may have them."""
+    """Pull an image on the target, with this computer's credentials for the registry if the engine gets them."""
     progress.begin(STEP, f"pulling {name}")
     try:
         layers = Layers()
         for event in _events(engine, name, progress):
             with engine.understood():
-                layers.hear(event)
+                layers.add(event)
             progress.amount(STEP, layers.done, layers.total)
-        found = _pulled(engine, name)
+        found = _find_pulled(engine, name)
     except Exception as error:
         progress.fail(STEP, str(error))
         raise
@@ -104,24 +100,21 @@ def pull(engine: Engine, name: str, progress: Progress) -> ImageFacts:
     return found
 
 
-def _pulled(engine: Engine, name: str) -> ImageFacts:
+def _find_pulled(engine: Engine, name: str) -> ImageFacts:
     found = find_image(engine, name)
     if found is None:
-        raise JobError("no such image", f"{name} was pulled, and is not there", None, Code.NO_IMAGE)
+        raise JobError("no such image", f"{name} was pulled, but does not exist on the target", None, Code.NO_IMAGE)
     return found
 
 
 def facts_of(name: str, found: dict[str, Any]) -> ImageFacts:
-    """What an engine says about an image."""
+    """Return the facts in an engine's description of an image."""
     config = found.get("Config") or {}
     pairs = (line.partition("=") for line in config.get("Env") or ())
     return ImageFacts(
         name=name,
         id=_text(found["Id"]),
-        digests=tuple(found.get("RepoDigests") or ()),
-        size=int(found.get("Size") or 0),
         platform=f"{found.get('Os')}/{found.get('Architecture')}",
-        entrypoint=tuple(config.get("Entrypoint") or ()),
         environment={key: value for key, _, value in pairs},
     )
 
@@ -133,7 +126,7 @@ def _text(value: object) -> str:
 
 
 def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str, Any]]:
-    """The engine's report. It is asked here and not by the SDK's `pull`, whose wait has no end."""
+    """Yield the engine's report of a pull. The SDK's `pull` is not used because it has no timeout."""
     from gpuinfra.runner.docker.errors import refusal
 
     doing = f"pulling {name}"
@@ -148,7 +141,7 @@ def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str,
                 params={"fromImage": repository, "tag": tag or "latest"},
                 headers=_credentials(engine, repository, progress),
                 stream=True,
-                timeout=SILENCE_SECONDS,
+                timeout=IDLE_SECONDS,
             )
             stack.callback(answer.close)
             api._raise_for_status(answer)
@@ -164,7 +157,7 @@ def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str,
 
 
 def _read_events(answer: Any) -> Iterator[dict[str, Any]]:
-    # Not by the SDK, which reads a message of any length.
+    # The SDK would read a message of any length.
     reader = MessageReader()
     for data in answer.iter_content(CHUNK):
         for message in reader.add(data):
@@ -173,14 +166,14 @@ def _read_events(answer: Any) -> Iterator[dict[str, Any]]:
 
 
 def _credentials(engine: Engine, repository: str, progress: Progress) -> dict[str, str]:
-    """As a header: they are in no list of processes, and the target keeps nothing of them."""
+    """Return the credentials as a request header, which is in no process list and not stored on the target."""
     from docker import auth  # type: ignore[import-untyped]
     from docker.errors import DockerException  # type: ignore[import-untyped]
 
     registry, _ = auth.resolve_repository_name(repository)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a missing helper, which is reported below
+            warnings.simplefilter("ignore")  # a missing helper is reported below
             header = auth.get_config_header(engine.api, registry)
     except (
         DockerException,
@@ -188,8 +181,8 @@ def _credentials(engine: Engine, repository: str, progress: Progress) -> dict[st
         LookupError,
         TypeError,
         AttributeError,
-    ) as error:  # a helper may answer anything
-        # As `docker pull` has it: a public image needs none.
+    ) as error:  # the answer of a helper may be malformed
+        # Like `docker pull`, continue without credentials: a public image needs none.
         progress.note(f"Docker's credentials for {registry} cannot be read, so none are sent: {error}")
         header = None
     if header and not engine.shares_credentials:
@@ -199,8 +192,8 @@ def _credentials(engine: Engine, repository: str, progress: Progress) -> dict[st
 
 
 def _note_platform(engine: Engine, name: str, image: ImageFacts, progress: Progress) -> None:
-    with engine.translated("asking for the engine's platform"):
+    with engine.translated("reading the engine's platform"):
         version = engine.api.version()
     own = f"{version.get('Os')}/{version.get('Arch')}"
     if own != image.platform:
-        progress.note(f"{name} is made for {image.platform}, and {engine.where} is {own}")
+        progress.note(f"{name} is for {image.platform}, but {engine.where} is {own}")

@@ -1,4 +1,4 @@
-"""Streams to an engine over our connection: each is one `docker system dial-stdio` on the machine."""
+"""Streams to an engine over our connection, each with one `docker system dial-stdio` on the machine; size limits."""
 
 from __future__ import annotations
 
@@ -7,29 +7,58 @@ import io
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.port import CHUNK, Connection, Process
-from gpuinfra.runner.docker.check import Said
-from gpuinfra.runner.errors import Broken, ConnectError, TimedOut
+from gpuinfra.runner.docker.check import CommandOutput
+from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut
+
+# Limits in bytes for a hostile engine, far above real responses.
+MAX_RESPONSE = 64 << 20
+"""For a response that is read as a whole, and for one frame of a log."""
+MAX_MESSAGE = 4 << 20
+"""For one message in the report of a build or a pull."""
+
+
+def response_too_large() -> JobError:
+    """Return the error for a response over the limit."""
+    note, help_line = "its response is too large", "run there: `docker version`, `docker info`"
+    return JobError("Docker Engine failed on the target", note, help_line, Code.ENGINE_FAILED)
+
+
+class MessageReader:
+    """Splits a report into messages, one per line."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """The beginning of the next message."""
+
+    def add(self, data: bytes) -> Iterator[bytes]:
+        """Yield the messages that are complete now. Raise JobError if one is too large."""
+        *messages, self.rest = (self.rest + data).split(b"\n")
+        yield from messages
+        if len(self.rest) > MAX_MESSAGE:
+            raise response_too_large()
+
 
 COMMAND = ("docker", "system", "dial-stdio")
-# What the start-up files of a user's shell print stands before it.
-ANSWER = b"HTTP/1."
-MOST_GREETING = 1 << 20
-# Printed by `docker` when it had reached an engine that hung up: "error while Copy (stdin to stream): … use of closed
-# network connection". It ends with 0 or 1 then, by which direction notices it first.
-HUNG_UP = re.compile(r"error while (copy|closeread|closewrite) \(", re.IGNORECASE)
-# For a process that has ended to say why.
-REASON_SECONDS = 5.0
+# Starts a response. The start-up files of a user's shell may print text before it.
+RESPONSE = b"HTTP/1."
+MAX_GREETING = 1 << 20
+# `docker` prints this if it reached an engine that closed the connection: "error while Copy (stdin to stream): … use of
+# closed network connection". Its exit code is then 0 or 1, depending on the direction that notices it first.
+CLOSED = re.compile(r"error while (copy|closeread|closewrite) \(", re.IGNORECASE)
+# How long to wait for the exit code and error of a process that has ended.
+EXIT_SECONDS = 5.0
 
-Diagnose = Callable[[Said], Exception]
-"""What it means that the `docker` command ended so."""
+Diagnose = Callable[[CommandOutput], Exception]
+"""Returns the error for the output of a `docker` command that failed."""
 
 
 class Stream:
-    """As much of a socket as HTTP needs, over a process."""
+    """The parts of a socket that HTTP needs, over a process."""
 
     def __init__(self, process: Process, diagnose: Diagnose) -> None:
         self._process, self._diagnose = process, diagnose
@@ -40,7 +69,7 @@ class Stream:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the other end is gone."""
+        """Return whether the process has ended."""
         try:
             self._process.wait(0)
         except TimedOut:
@@ -50,77 +79,75 @@ class Stream:
         return True
 
     def settimeout(self, seconds: float | None) -> None:
-        """How long it may get nowhere from now on."""
+        """Set the limit for reads and writes without progress."""
         self._timeout = seconds
         self._process.set_idle_timeout(seconds)
 
     def gettimeout(self) -> float | None:
-        """What was set."""
         return self._timeout
 
     def sendall(self, data: bytes | memoryview) -> None:
-        """All of it."""
         try:
             self._process.write(data)
         except Broken:
             if not self._has_answered:
-                self._answer()  # raises what was said instead
+                self._first_response()  # raises the error that the process printed
             raise
 
-    def receive(self, most: int) -> bytes:
-        """Some bytes, as soon as there are any; none at the end."""
+    def receive(self, limit: int) -> bytes:
+        """Return the next bytes, at most this many, or none at the end."""
         if not self._has_answered:
-            self._rest = self._answer()
+            self._rest = self._first_response()
             self._has_answered = True
         if self._rest:
-            taken, self._rest = self._rest[:most], self._rest[most:]
+            taken, self._rest = self._rest[:limit], self._rest[limit:]
             return taken
-        return self._process.read(most)
+        return self._process.read(limit)
 
-    def _answer(self) -> bytes:
-        """The beginning of the engine's first answer; what the machine's shell says before it is left behind."""
+    def _first_response(self) -> bytes:
+        """Return the start of the engine's first response, without text that the machine's shell printed before it."""
         found = bytearray()
-        while (place := found.find(ANSWER)) < 0:
+        while (place := found.find(RESPONSE)) < 0:
             data = self._process.read(CHUNK)
             found += data
-            if not data or len(found) > MOST_GREETING:
-                raise self._reason(found) or Broken("the engine hung up before it answered")
+            if not data or len(found) > MAX_GREETING:
+                raise self._failure(found) or Broken("the engine closed the connection before it answered")
         return bytes(found[place:])
 
     def makefile(self, mode: str = "rb", *_: Any, **__: Any) -> io.BufferedReader:  # noqa: ARG002 a socket's signature
-        """For reading."""
+        """Return a file for reading."""
         with self._lock:
             self._users += 1
         return io.BufferedReader(_Reader(self), CHUNK)
 
     def close(self) -> None:
-        """Let go of it. As with sockets, files made from it keep it open."""
+        """Close the stream. As with a socket, files made from it keep it open."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
         self._process.close()
 
-    def _reason(self, said: bytearray) -> Exception | None:
-        """Why the process ended, where it did so instead of answering."""
+    def _failure(self, printed: bytearray) -> Exception | None:
+        """Return the error of a process that ended before a response, if it is known."""
         try:
-            code = self._process.wait(REASON_SECONDS)
+            code = self._process.wait(EXIT_SECONDS)
         except TimedOut:
             return None
         except ConnectError as error:
             return error
         if code == 0:
-            return None  # it had reached an engine, which has hung up
+            return None  # the engine closed the connection
         # Standard error is read in the background.
         ends = time.monotonic() + 0.5
-        while not self._process.errors and not said and time.monotonic() < ends:
+        while not self._process.errors and not printed and time.monotonic() < ends:
             time.sleep(0.01)
-        text = f"{self._process.errors} {said.decode('utf-8', 'replace')}"
-        return None if HUNG_UP.search(text) else self._diagnose(Said(code, text))
+        text = f"{self._process.errors} {printed.decode('utf-8', 'replace')}"
+        return None if CLOSED.search(text) else self._diagnose(CommandOutput(code, text))
 
 
 class _Reader(io.RawIOBase):
-    """A stream as a file."""
+    """A file that reads from a stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -134,7 +161,7 @@ class _Reader(io.RawIOBase):
         return len(data)
 
     def settimeout(self, seconds: float | None) -> None:
-        # The SDK looks for it here, to let long answers take their time.
+        # The SDK calls this to allow long responses.
         self._stream.settimeout(seconds)
 
     def gettimeout(self) -> float | None:
@@ -147,7 +174,7 @@ class _Reader(io.RawIOBase):
 
 
 class Streams:
-    """Makes ways to an engine; those that were made ahead of time come first."""
+    """Opens streams to an engine, and keeps those that were opened ahead of time."""
 
     def __init__(self, connection: Connection, diagnose: Diagnose, timeout: float) -> None:
         self._connection, self._diagnose, self._timeout = connection, diagnose, timeout
@@ -155,14 +182,14 @@ class Streams:
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Open one ahead of time. A failure is raised by the first use."""
+        """Open a stream ahead of time. An error is raised by the first use instead."""
         with contextlib.suppress(ConnectError):
             stream = self._start()
             with self._lock:
                 self._ready.append(stream)
 
     def take(self) -> Stream:
-        """Return a stream that is not in use."""
+        """Return an unused stream."""
         with self._lock:
             while self._ready:
                 stream = self._ready.pop()
@@ -172,7 +199,7 @@ class Streams:
         return self._start()
 
     def close(self) -> None:
-        """Close those that are not in use."""
+        """Close the unused streams."""
         with self._lock:
             streams, self._ready = self._ready, []
         for stream in streams:

@@ -1,6 +1,6 @@
-"""HTTP to an engine: over our streams, or by a socket of this computer.
+"""HTTP to an engine: over our streams, or through a socket of this computer.
 
-What our streams raise, ConnectError and JobError, goes through urllib3 and requests as it is: they know neither.
+urllib3 and requests do not catch the ConnectError and JobError that our streams raise.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
 from gpuinfra.runner.connection.port import CHUNK
-from gpuinfra.runner.docker import limits
+from gpuinfra.runner.docker import stream as stream_module
 from gpuinfra.runner.docker.stream import Stream, Streams
 
-MOST_IDLE = 8
+MAX_IDLE = 8
 
 
-class Link(HTTPConnection):
-    """One HTTP connection."""
+class StreamConnection(HTTPConnection):
+    """An HTTP connection over a stream."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__("localhost")
@@ -30,23 +30,23 @@ class Link(HTTPConnection):
 
     def connect(self) -> None:
         """Open a stream to the engine."""
-        self.sock = self._streams.take()  # as much of a socket as is needed
+        self.sock = self._streams.take()
 
     @property
     def is_connected(self) -> bool:
-        """Whether it can be used again."""
+        """Return whether it can be used again."""
         return isinstance(self.sock, Stream) and not self.sock.has_ended
 
 
-class SocketLink(HTTPConnection):
-    """One HTTP connection to a socket of this computer. The SDK's own leaves sockets open if nothing listens."""
+class SocketConnection(HTTPConnection):
+    """An HTTP connection to a socket of this computer. The SDK's own leaks sockets if nothing listens."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost")
         self._path = path
 
     def connect(self) -> None:
-        """Call the engine."""
+        """Connect to the engine."""
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             link.settimeout(self.timeout)
@@ -58,10 +58,10 @@ class SocketLink(HTTPConnection):
 
 
 class Pool(HTTPConnectionPool):
-    """HTTP connections to one engine, kept and used again."""
+    """A pool of HTTP connections to one engine."""
 
     def __init__(self, make: Callable[[], HTTPConnection]) -> None:
-        super().__init__("localhost", maxsize=MOST_IDLE)
+        super().__init__("localhost", maxsize=MAX_IDLE)
         self._make = make
 
     def _new_conn(self) -> HTTPConnection:
@@ -70,22 +70,22 @@ class Pool(HTTPConnectionPool):
 
 
 class Adapter(HTTPAdapter):
-    """Has requests use the pool, whatever the address is."""
+    """Lets requests use the pool for every address."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
         self._pool = pool
 
     def send(self, request: PreparedRequest, stream: bool = False, *more: Any, **named: Any) -> Response:
-        """Send a request. An answer that is not a stream is read here, up to a limit."""
+        """Send a request. A response that is not a stream is read here, up to a limit."""
         answer = super().send(request, stream, *more, **named)
         if not stream:
             whole = bytearray()
             for data in answer.iter_content(CHUNK):
                 whole += data
-                if len(whole) > limits.MOST_ANSWER:
+                if len(whole) > stream_module.MAX_RESPONSE:
                     answer.close()
-                    raise limits.endless_answer()
+                    raise stream_module.response_too_large()
             answer._content = bytes(whole)
         return answer
 
@@ -96,14 +96,14 @@ class Adapter(HTTPAdapter):
         proxies: Mapping[str, str] | None = None,  # noqa: ARG002
         cert: Any = None,  # noqa: ARG002
     ) -> Pool:
-        """The one pool."""
+        """Return the pool."""
         return self._pool
 
     def request_url(self, request: PreparedRequest, proxies: Mapping[str, str] | None) -> str:  # noqa: ARG002
-        """The path alone: no proxy is asked."""
+        """Return the path only, because no proxy is used."""
         return request.path_url
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         super().close()
         self._pool.close()

@@ -1,1 +1,1 @@
-"""A job's environment: the base image and `conda_dependencies.yml` become one image, made once."""
+"""A job's environment: one image, built once from the base image and `conda_dependencies.yml`."""

@@ -1,4 +1,4 @@
-"""What a job runs in: an image or an interpreter, and a GPU that works."""
+"""Prepare the environment of a job: an image or an interpreter, and a working GPU."""
 
 from __future__ import annotations
 
@@ -28,31 +28,30 @@ PROBE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class JobEnvironment:
-    """The environment of a job, ready on its target."""
+    """The environment of a job on its target."""
 
     python: tuple[str, ...]
-    """The words that start the interpreter."""
+    """The command that starts the interpreter."""
     image: str | None = None
-    """The image's id."""
+    """The ID of the image."""
     tag: str | None = None
     built: bool = False
     gpu: GpuFacts | None = None
-    timings: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class EnvironmentBuilder:
-    """Makes it, on the target. Every call raises ConnectError, JobError and Problem."""
+    """Prepares the environment on the target. Raises ConnectError, JobError and Problem."""
 
     job: JobSpec
     link: Link
     progress: Progress
     output: Callable[[str], None]
-    """Receives what the build of an environment prints."""
+    """Receives the output of a build."""
     timings: dict[str, float] = field(default_factory=dict)
 
     def make(self) -> JobEnvironment:
-        """All of it."""
+        """Return the environment. Build its image if necessary, and check the GPU."""
         return self._in_container() if self.job.in_container else self._on_machine()
 
     def _in_container(self) -> JobEnvironment:
@@ -63,7 +62,7 @@ class EnvironmentBuilder:
             base = ensure_image(self.link.engine, str(self.job.base_image), self.progress)
             made = self._environment(base)
         facts = self._probe_container(made.image, base.environment) if self.job.gpus else None
-        return JobEnvironment(python_of(made), made.image, made.tag, made.built, facts, self.timings)
+        return JobEnvironment(python_of(made), made.image, made.tag, made.built, facts)
 
     def _environment(self, base: ImageFacts) -> Environment:
         job = self.job
@@ -84,14 +83,16 @@ class EnvironmentBuilder:
         )
 
     def _probe_container(self, image: str, image_variables: dict[str, str]) -> GpuFacts:
-        from gpuinfra.runner.gpu.check import NoGpuError, diagnose, probe_container
+        from gpuinfra.runner.gpu.check import diagnose
+        from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+        from gpuinfra.runner.gpu.probe import probe_container
         from gpuinfra.runner.jobs.helper_containers import run_once
 
         link, engine, gpus = self.link, self.link.engine, self.job.gpus
         own = {**self.job.variables, **self.job.secrets}
         variables = {name: value for name, value in own.items() if name.startswith("NVIDIA_")}
-        with self._timed("gpu"), self._failure_told():
-            self.progress.begin("gpu", "asking for it in the job's own image")
+        with self._timed("gpu"), self._failure_reported():
+            self.progress.begin("gpu", "checking it in the job's image")
             try:
                 facts = probe_container(
                     lambda command: run_once(
@@ -106,25 +107,25 @@ class EnvironmentBuilder:
                 raise diagnose(
                     error, shell=link.connection, in_container=True, wanted=gpus, image=name, where=where
                 ) from error
-            if problem := self._hidden(facts, image_variables):
+            if problem := self._hidden_gpus(facts, image_variables):
                 raise problem
             self.progress.end("gpu", facts.summary)
         return facts
 
-    def _hidden(self, facts: GpuFacts, inherited: Mapping[str, str]) -> JobError | None:
-        """The error for a variable of the job that hides every GPU; None if the job sees one.
+    def _hidden_gpus(self, facts: GpuFacts, inherited: Mapping[str, str]) -> JobError | None:
+        """Return the error for a variable of the job that hides every GPU, or None if the job sees one.
 
-        Without a shell, the check cannot say what the job inherits: `inherited` has the variables of the image.
+        Without a shell in the image, the check cannot read the job's variables: `inherited` are those of the image.
         """
-        from gpuinfra.runner.gpu.check import hidden, hides_all
-        from gpuinfra.runner.gpu.nvidia_smi import VISIBLE
+        from gpuinfra.runner.gpu.check import hidden_gpus, hides_all
+        from gpuinfra.runner.gpu.probe import VISIBLE
 
         job, where = self.job, self.link.target.name
         if not job.in_container and self.job.gpus and (self.job.gpus.ids or self.job.gpus.count is not None):
             return None  # the target sets the variable itself
         own = {**job.variables, **job.secrets}
-        shown = facts.cuda_visible_devices
-        value = own.get(VISIBLE, inherited.get(VISIBLE) if shown is None else shown)
+        seen = facts.cuda_visible_devices
+        value = own.get(VISIBLE, inherited.get(VISIBLE) if seen is None else seen)
         if value is None or not hides_all(value, facts):
             return None
         if VISIBLE in own:
@@ -133,17 +134,19 @@ class EnvironmentBuilder:
             place = f"in the image `{job.base_image}`"
         else:
             place = f"for logins on `{where}`" if self.link.target.address else "in the shell of this computer"
-        return hidden(VISIBLE if VISIBLE in job.secrets else f"{VISIBLE}={value}", place)
+        return hidden_gpus(VISIBLE if VISIBLE in job.secrets else f"{VISIBLE}={value}", place)
 
     def _on_machine(self) -> JobEnvironment:
-        from gpuinfra.runner.gpu.check import NoGpuError, diagnose, probe_host, shortage
+        from gpuinfra.runner.gpu.check import diagnose, shortage
+        from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+        from gpuinfra.runner.gpu.probe import probe_host
 
         python = (self._own_python(),)
         if self.job.gpus is None:
             return JobEnvironment(python)
-        connection = self.link.connection  # an attempt to connect is not a question for the GPU
-        with self._timed("gpu"), self._failure_told():
-            self.progress.begin("gpu", "asking for it")
+        connection = self.link.connection  # connect before the step for the GPU
+        with self._timed("gpu"), self._failure_reported():
+            self.progress.begin("gpu", "checking it")
             try:
                 facts = probe_host(connection, PROBE_SECONDS)
             except NoGpuError as error:
@@ -153,19 +156,19 @@ class EnvironmentBuilder:
                         error, shell=connection, in_container=False, wanted=self.job.gpus, where=where
                     ) from error
                 self.progress.end("gpu", "none")
-                return JobEnvironment(python, timings=self.timings)
+                return JobEnvironment(python)
             if problem := shortage(facts, self.job.gpus, self.link.target.name):
                 raise problem
-            if problem := self._hidden(facts, {}):
+            if problem := self._hidden_gpus(facts, {}):
                 if self.job.requires_gpu:
                     raise problem
                 self.progress.end("gpu", f"none: {problem}")
-                return JobEnvironment(python, timings=self.timings)
+                return JobEnvironment(python)
             self.progress.end("gpu", facts.summary)
-            return JobEnvironment(python, gpu=facts, timings=self.timings)
+            return JobEnvironment(python, gpu=facts)
 
     def _own_python(self) -> str:
-        """The interpreter of a target without containers."""
+        """Return the interpreter of a target without containers."""
         if self.link.target.address:
             return "python3"
         import sys
@@ -181,7 +184,7 @@ class EnvironmentBuilder:
             self.timings[phase] = round(time.monotonic() - began, 3)
 
     @contextmanager
-    def _failure_told(self) -> Iterator[None]:
+    def _failure_reported(self) -> Iterator[None]:
         try:
             yield
         except JobError as error:
@@ -190,7 +193,7 @@ class EnvironmentBuilder:
 
 
 def unused_gpu_image(job: JobSpec) -> str | None:
-    """The warning for a job whose image is for GPUs and that gets none; None where that is not so."""
+    """Return the warning for a job that gets no GPU although its image is for GPUs, or None."""
     image = job.base_image
     if not job.in_container or job.gpus or not is_for_gpu(image):
         return None
@@ -199,5 +202,5 @@ def unused_gpu_image(job: JobSpec) -> str | None:
 
 def note_for(target_type: str, path: str = "conda_dependencies.yml") -> str | None:
     """Return the note for a conda file that is not used, because jobs run without a container; None if it is used."""
-    whose = {LOCAL: "this computer's", REMOTE: "the machine's"}.get(target_type)
-    return f"`{path}` is not used: a `{target_type}` target has {whose} own Python and packages" if whose else None
+    owner = {LOCAL: "this computer", REMOTE: "the machine"}.get(target_type)
+    return f"`{path}` is not used: a `{target_type}` target uses the Python and packages of {owner}" if owner else None

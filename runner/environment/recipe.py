@@ -1,4 +1,4 @@
-"""How an environment's image is made: everything that is decided before Docker is asked."""
+"""The recipe of an environment's image: its Dockerfile and files, decided without an engine."""
 
 from __future__ import annotations
 
@@ -12,87 +12,22 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
+from gpuinfra.runner.environment.python_range import PythonRange, python_range
 from gpuinfra.runner.environment.requirements import Requirements
-from gpuinfra.runner.environment.secrets import expand, secrets_in, spellings, telling
+from gpuinfra.runner.environment.secrets import expand, redactable, secrets_in, spellings
 from gpuinfra.templates import read_template
 from gpuinfra.workbench.conda import Conda, Installer, Package, read_conda
 
-# 3.5.2 is 3005002. The first with `venv`, and the first that is none of today's Python.
-FIRST_PYTHON, LAST_PYTHON = 3_003_000, 4_000_000
-_PYTHON_STEPS = (1_000_000, 1_000, 1)
-_NUMBER = r"(?P<number>[0-9]{1,2}(?:\.[0-9]{1,3}){0,2})"
-# `=3.6`, `==3.6`, ` 3.6`, `=3.6.*`, each with a build behind it or not.
-_EXACT = re.compile(rf"={{0,2}}\s*{_NUMBER}(?:\.?\*)?(?:[= ]\S*)?")
-_BOUND = re.compile(rf"(?P<sign>>=|<=|>|<)\s*{_NUMBER}")
-
-
-@dataclass(frozen=True, slots=True)
-class PythonRange:
-    """A Python from `first` on and before `end`."""
-
-    text: str
-    """As the file says it, for messages; empty where it says nothing."""
-    first: int = FIRST_PYTHON
-    end: int = LAST_PYTHON
-    is_understood: bool = True
-    """Where it is not, conda alone can tell which Python is meant."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """By what names an image may have it, the likeliest first."""
-        major, minor = self.first // 1_000_000, self.first // 1_000 % 1_000
-        is_one = self.end <= self.first // 1_000 * 1_000 + 1_000
-        return ("python", "python3", f"python{major}.{minor}") if is_one else ("python", "python3")
-
-
-def python_range(conda: Conda) -> PythonRange:
-    """What a file asks for."""
-    package = conda.package("python", by=Installer.CONDA)
-    if package is None or not package.version:
-        return PythonRange("")
-    if stretch := _stretch(package.version):
-        return PythonRange(package.text, *stretch)
-    return PythonRange(package.text, 0, LAST_PYTHON, is_understood=False)
-
-
-def _stretch(version: str) -> tuple[int, int] | None:
-    """The same as first and end; None where it is more than a version or bounds."""
-    if exact := _EXACT.fullmatch(version.strip()):
-        return _releases(exact["number"])
-    first, end = FIRST_PYTHON, LAST_PYTHON
-    for part in version.split(","):
-        bound = _BOUND.fullmatch(part.strip())
-        if bound is None:
-            return None
-        # `>3.6` and `<=3.6` are about 3.6.0, as conda and pip have it.
-        least = _releases(bound["number"])[0]
-        match bound["sign"]:
-            case ">=":
-                first = max(first, least)
-            case ">":
-                first = max(first, least + 1)
-            case "<":
-                end = min(end, least)
-            case _:
-                end = min(end, least + 1)
-    return first, end
-
-
-def _releases(number: str) -> tuple[int, int]:
-    """Every release of a version: 3.6 has all of 3.6.0 to 3.6.999."""
-    parts = [int(part) for part in number.split(".")]
-    first = sum(part * step for part, step in zip(parts, _PYTHON_STEPS, strict=False))
-    return first, first + _PYTHON_STEPS[len(parts) - 1]
-
-
-# Whatever changes what is installed, other than the script, has to count this up: images are found by their digest.
+# Increase this for a change of what is installed, except in the script: images are found by the digest of both.
 VERSION = 1
 PREFIX = "/opt/gpuinfra/environment"
 PYTHON = f"{PREFIX}/bin/python"
 SCRIPT = "environment.sh"
 CONTEXT, INSIDE = "context", "/opt/gpuinfra-build"
 LABEL, BUILDING_LABEL = "gpuinfra.environment", "gpuinfra.building"
-# pip can bring these by itself.
+# A file that the script reads.
+SETTINGS = "settings"
+# pip can install these itself.
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _TOOL_VERSION = re.compile(r"(?P<sign>={1,2}|>=|<=|>|<)\s*(?P<number>[0-9]+(?:\.[0-9]+)*)(?P<any>\.\*)?")
 
@@ -106,29 +41,29 @@ class Base(Protocol):
 
     @property
     def name(self) -> str:
-        """As the user calls it."""
+        """The name that the user gave."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Files for the build, and the tag by which its image is found again."""
+    """The files of a build, and the tag by which its image is found again."""
 
     base: str
-    """The base image's id."""
+    """The ID of the base image."""
     tag: str
     files: Mapping[str, bytes | Path] = field(repr=False)
-    """By name. Those that are bytes may have passwords in them: they are never in the image."""
+    """By name. Bytes may contain passwords, and are never in the image."""
     secrets: tuple[str, ...] = field(repr=False)
-    """What must not be printed."""
+    """Values that must not be printed."""
 
-    def dockerfile(self, building: str) -> str:
-        """What the engine is to do. The label is that of one build alone: by it the first stage is found and removed.
+    def dockerfile(self, build_id: str) -> str:
+        """Return the Dockerfile of a build. The label with the build's ID is used to remove its first stage.
 
-        There are two stages, as each file that is copied stays in an image for ever, and may have passwords in it.
+        There are two stages, because copied files stay in an image forever, and may contain passwords.
         """
         return f"""\
 FROM {self.base} AS made
-LABEL {BUILDING_LABEL}={building}
+LABEL {BUILDING_LABEL}={build_id}
 USER 0
 COPY {CONTEXT}/ {INSIDE}/
 RUN ["/bin/sh", "{INSIDE}/{SCRIPT}"]
@@ -139,13 +74,13 @@ ENV PATH={PREFIX}/bin:$PATH PYSPARK_PYTHON={PYTHON} PYSPARK_DRIVER_PYTHON={PYTHO
 """
 
 
-def recipe(
+def make_recipe(
     base: Base, conda: Conda | None, project: Path, build_secrets: Mapping[str, str] | None = None
 ) -> Recipe | None:
-    """How to make it; None where there is nothing to install. What cannot be made raises a Problem, with its places.
+    """Return the recipe, or None if nothing has to be installed. Invalid requirements raise a Problem.
 
-    `build_secrets` replace `${NAME}` in pip's lines, so that an index can have a password that is in no file. Any other
-    name is an error: a project's files must not read the caller's environment.
+    `build_secrets` replace `${NAME}` in pip's lines, so that the password of an index need not be in a file. Another
+    name is an error, because a project's files must not read your environment.
     """
     if conda is None:
         return None
@@ -154,25 +89,25 @@ def recipe(
     python = python_range(conda)
     if not pip and not python.text and all(each.name == "python" for each in conda.packages):
         return None
-    filled = [expand(line, secrets_by_name) for line in pip]
+    expanded = [expand(line, secrets_by_name) for line in pip]
     tools, needs = _tools(conda)
-    said = {
+    script_files = {
         SCRIPT: read_template(SCRIPT).encode(),
         "environment.yml": _environment(conda, packages, needs_pip=bool(pip)),
         "tools.txt": _lines(tools),
-        "wishes": _script_input(conda, python, needs),
+        SETTINGS: _script_settings(conda, python, needs),
     }
-    secrets = set().union(*(secrets_in(each) for each in (*filled, *conda.channels, *packages)))
+    secrets = set().union(*(secrets_in(each) for each in (*expanded, *conda.channels, *packages)))
     secrets |= {each for value in secrets_by_name.values() for each in spellings(value)}
     files: dict[str, bytes | Path] = {
-        **said,
+        **script_files,
         **requirements.files,
-        "requirements.txt": _lines(filled),
-        "secrets": _lines(telling(secrets)),
+        "requirements.txt": _lines(expanded),
+        "secrets": _lines(redactable(secrets)),
     }
-    # By the names of variables, not by their values: another password makes no other environment.
-    digest = _digest(base.id, {**said, **requirements.files, "requirements.txt": _lines(pip)})
-    return Recipe(base.id, f"gpuinfra/{digest[:16]}", files, telling(secrets))
+    # The digest uses the names of variables, not their values: another password does not change the environment.
+    digest = _digest(base.id, {**script_files, **requirements.files, "requirements.txt": _lines(pip)})
+    return Recipe(base.id, f"gpuinfra/{digest[:16]}", files, redactable(secrets))
 
 
 def check_requirements(conda: Conda, project: Path, build_secrets: Collection[str]) -> None:
@@ -183,7 +118,7 @@ def check_requirements(conda: Conda, project: Path, build_secrets: Collection[st
 def _requirements(
     conda: Conda, project: Path, build_secrets: Collection[str]
 ) -> tuple[Requirements, list[str], list[str]]:
-    """The requirements, with their lines for pip and for conda."""
+    """Return the requirements, with their lines for pip and for conda."""
     requirements = Requirements(conda, project, frozenset(build_secrets))
     pip, packages = requirements.pip_lines(), requirements.conda_lines()
     _check(conda, requirements)
@@ -191,7 +126,7 @@ def _requirements(
 
 
 def _check(conda: Conda, requirements: Requirements) -> None:
-    # A line that reading could not make out is among no packages: it would be missing without a word.
+    # A line that could not be parsed is not among the packages, so it must be reported here.
     _, diagnostics = read_conda(conda.path, conda.document)
     found: list[Diagnostic] = [*diagnostics, *requirements.diagnostics]
     if errors := [each for each in found if each.severity is Severity.ERROR]:
@@ -199,7 +134,7 @@ def _check(conda: Conda, requirements: Requirements) -> None:
 
 
 def _tools(conda: Conda) -> tuple[list[str], list[str]]:
-    """What pip is asked for before all else, and the packages that conda alone has."""
+    """Return the lines that pip installs first, and the packages that only conda can install."""
     tools, needs = [], []
     for package in conda.packages:
         if package.by is Installer.PIP or package.name == "python":
@@ -213,7 +148,7 @@ def _tools(conda: Conda) -> tuple[list[str], list[str]]:
 
 
 def _tool(package: Package) -> str | None:
-    """The same in pip's words: conda's `=9.0` is `==9.0.*`."""
+    """Return a conda package in pip's syntax, where conda's `=9.0` is `==9.0.*`, or None if that is not possible."""
     if not package.version:
         return package.name
     found = _TOOL_VERSION.fullmatch(package.version)
@@ -224,7 +159,7 @@ def _tool(package: Package) -> str | None:
 
 
 def _environment(conda: Conda, packages: list[str], *, needs_pip: bool) -> bytes:
-    """The file for conda: JSON, which is YAML as well. pip is called afterwards, in the same way for all."""
+    """Return the file for conda, as JSON, which is valid YAML. pip's packages are installed separately."""
     wanted = [*packages]
     wanted += [
         name for name, is_needed in (("python", True), ("pip", needs_pip)) if is_needed and not _has(conda, name)
@@ -237,8 +172,8 @@ def _has(conda: Conda, name: str) -> bool:
     return conda.package(name, by=Installer.CONDA) is not None
 
 
-def _script_input(conda: Conda, python: PythonRange, needs: list[str]) -> bytes:
-    """Return the script's input, as a shell reads it. Names of files and images are not in it: they do not matter."""
+def _script_settings(conda: Conda, python: PythonRange, needs: list[str]) -> bytes:
+    """Return the script's settings in shell syntax, without names of files and images, which do not matter."""
     words = {
         "prefix": PREFIX,
         "python_text": python.text,
@@ -257,7 +192,7 @@ def _lines(lines: Iterable[str]) -> bytes:
 
 
 def _digest(base: str, files: Mapping[str, bytes | Path]) -> str:
-    """Of the base image and of every file's name and content, so that no other files give the same."""
+    """Return the digest of the base image and of every file's name and content."""
     whole = hashlib.sha256(f"{VERSION} {base}\n".encode())
     for name in sorted(files):
         content = files[name]

@@ -1,4 +1,4 @@
-"""What lets one in at the addresses of a file: it must be in no image, and in nothing that is printed."""
+"""Secrets in the addresses of a conda file. They must be in no image and in no output."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpuinfra.parse.redaction import CHANNEL_TOKEN, LOGIN, without_logins
 _SIGNATURE = re.compile(r"[?&]sig=(?P<value>[^&#\s\"']+)", re.IGNORECASE)
 # The variables that pip expands in requirement lines.
 VARIABLE = re.compile(r"\$\{(?P<name>[A-Z0-9_]+)\}")
-# Shorter values occur in ordinary words, so they cannot be masked.
-SHORTEST = 6
+# Shorter values occur in ordinary words, so they cannot be redacted.
+MIN_SIZE = 6
 
 
 def expand(line: str, secrets: Mapping[str, str]) -> str:
@@ -21,7 +21,7 @@ def expand(line: str, secrets: Mapping[str, str]) -> str:
 
 
 def secrets_in(text: str) -> set[str]:
-    """Passwords, tokens and signatures in the addresses of a text, as they are written and as they are meant."""
+    """Return the passwords, tokens and signatures in the addresses of a text, as written and URL-decoded."""
     found = {each["value"] for each in _SIGNATURE.finditer(text)}
     found |= {each["token"] for each in CHANNEL_TOKEN.finditer(text) if "://" in text}
     for login in LOGIN.finditer(text):
@@ -30,17 +30,17 @@ def secrets_in(text: str) -> set[str]:
 
 
 def spellings(secret: str) -> set[str]:
-    """Return a secret as tools may print it: as it is, and encoded or decoded as part of an address."""
+    """Return the forms in which tools may print a secret: as it is, URL-encoded and URL-decoded."""
     return {secret, quote(secret, safe=""), unquote(secret)}
 
 
-def telling(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Those that are long enough to be looked for, the longest first: one may be part of another."""
-    return tuple(sorted({each for each in secrets if len(each) >= SHORTEST}, key=lambda each: (-len(each), each)))
+def redactable(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Return the secrets that are long enough to redact, the longest first, because one may contain another."""
+    return tuple(sorted({each for each in secrets if len(each) >= MIN_SIZE}, key=lambda each: (-len(each), each)))
 
 
-def without(secrets: tuple[str, ...], line: str) -> str:
-    """A line as it may be printed."""
+def redact(secrets: tuple[str, ...], line: str) -> str:
+    """Return a line without these secrets, and without passwords in addresses."""
     for secret in secrets:
         line = line.replace(secret, "***")
     return without_logins(line)

@@ -1,1 +1,1 @@
-"""The GPU contract: what a job's GPUs are, why there are none, and whether they were used."""
+"""GPUs of jobs: find them, explain why there are none, and check whether they were used."""

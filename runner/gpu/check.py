@@ -1,12 +1,11 @@
-"""The GPU check: a job that asks for a GPU sees one, or it does not start, and the message says what is missing.
+"""The GPU check: a job that requests a GPU gets one, or it does not start and the message says what is missing.
 
-From the machine's driver to Docker, NVIDIA's runtime and the image, each part is judged by what it printed.
+The machine's driver, Docker, NVIDIA's runtime and the image are each checked by their output.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuinfra.models.gpu import GpuFacts
@@ -14,14 +13,15 @@ from gpuinfra.models.run import GpuUsage
 from gpuinfra.runner.connection.port import Completed, Shell
 from gpuinfra.runner.docker import check
 from gpuinfra.runner.errors import ConnectError, JobError
-from gpuinfra.runner.gpu.faults import HOST, IMAGE, REFUSALS, UNREGISTERED, Link
-from gpuinfra.runner.gpu.nvidia_smi import PROBE, PROBE_MARK, NoGpuError, ask_one_by_one, read_probe
+from gpuinfra.runner.gpu.faults import HOST, IMAGE, REFUSALS, UNREGISTERED, GpuFault
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.gpu.probe import NOT_FOUND, probe_host
 from gpuinfra.runner.job_spec import Gpus
 
 NO_GPU = "no-gpu"
 SUMMARY = "the job would have no GPU"
 ASK_SECONDS = 60.0
-LONGEST_SAID = 300
+MAX_OUTPUT = 300
 # Shorter jobs may end before the first sample.
 SHORT_SECONDS = 5.0
 ALL = Gpus()
@@ -29,16 +29,16 @@ ALL = Gpus()
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known about a GPU that is not there. All of it may be missing."""
+    """What is known about a missing GPU. Every value may be unknown."""
 
     probe: Completed | None = None
-    """What `nvidia-smi` said in the job's own container."""
+    """The output of `nvidia-smi` in the job's container."""
     refusal: str = ""
-    """With what the engine refused to start that container."""
+    """The error with which the engine refused to start that container."""
     host: GpuFacts | Completed | None = None
-    """The machine's own GPUs, or how its own `nvidia-smi` failed; None where it was not to be asked."""
+    """The machine's GPUs, or the failure of its `nvidia-smi`; None if it was not checked."""
     gives_gpus: bool | None = None
-    """Whether the engine has a runtime, a hook or devices for GPUs; None where that is not known."""
+    """Whether the engine has a runtime, a hook or devices for GPUs; None if unknown."""
     wanted: Gpus = ALL
     image: str = "the image"
     where: str = "the machine"
@@ -53,20 +53,20 @@ def diagnose(
     image: str = "the image",
     where: str = "the machine",
 ) -> JobError:
-    """Why a probe failed, or with what the engine refused it; the machine is asked for what else there is to know."""
+    """Return the error that explains a failed or refused probe, after checks of the machine."""
     wanted = wanted or ALL
     done = error.done if isinstance(error, NoGpuError) else None
     refusal = "" if isinstance(error, NoGpuError) else str(error)
     if not in_container:
         return judge(Evidence(refusal=refusal, host=done, wanted=wanted, where=where))
     host = _host(shell)
-    # An engine that has said no need not be asked whether it can.
+    # The engine has already answered if it refused the container.
     gives_gpus = None if refusal else _gives_gpus(shell)
     return judge(Evidence(done, refusal, host, gives_gpus, wanted, image, where))
 
 
 def _host(shell: Shell) -> GpuFacts | Completed | None:
-    """A machine that hangs, or has gone, has said nothing."""
+    """Return the machine's GPUs or the failure of its `nvidia-smi`, or None if it does not answer."""
     try:
         return probe_host(shell, ASK_SECONDS)
     except NoGpuError as error:
@@ -84,144 +84,108 @@ def _gives_gpus(shell: Shell) -> bool | None:
 
 
 def judge(evidence: Evidence) -> JobError:
-    """Return the error for the first fault that is found, and how to fix it."""
+    """Return the error for the first fault that is found, with its fix."""
     if isinstance(evidence.host, GpuFacts) and (missing := shortage(evidence.host, evidence.wanted, evidence.where)):
         return missing
-    for links, said in _places(evidence):
-        link = next((link for link in links if link.is_seen_in(said)), None)
-        if link:
-            return _error(evidence, link.note, link.help, said)
+    for faults, output in _outputs(evidence):
+        fault = next((fault for fault in faults if fault.matches(output)), None)
+        if fault:
+            return _error(evidence, fault.note, fault.help, output)
     return _unknown(evidence)
 
 
-def _places(evidence: Evidence) -> list[tuple[tuple[Link, ...], str]]:
-    """Where to look, in order: what proves that the driver works comes before what the host prints."""
-    proof = tuple(link for link in REFUSALS if link.proves_driver)
-    host = _said(evidence.host) if isinstance(evidence.host, Completed) else ""
-    # An engine that passes on no GPU still starts the container if it does not know GPUs at all.
+def _outputs(evidence: Evidence) -> list[tuple[tuple[GpuFault, ...], str]]:
+    """Return outputs with their possible faults, in order: proof that the driver works precedes the host's output."""
+    proof = tuple(fault for fault in REFUSALS if fault.proves_driver)
+    host = _output(evidence.host) if isinstance(evidence.host, Completed) else ""
+    # An engine without GPU support starts the container without a GPU.
     engine = (UNREGISTERED,) if evidence.gives_gpus is False else ()
     return [
         (proof, evidence.refusal),
         (HOST, host),
         (REFUSALS, evidence.refusal),
         (engine, UNREGISTERED.signs[0]),
-        (IMAGE, _said(evidence.probe)),
+        (IMAGE, _output(evidence.probe)),
     ]
 
 
-def _is_there(facts: GpuFacts, wanted: str) -> bool:
+def _exists(facts: GpuFacts, wanted: str) -> bool:
     if wanted.isdigit():
         return int(wanted) < len(facts.models)
     names = [each for each in facts.uuids if each]
-    # One may be named by the beginning of its name, and the parts of one that is cut up have names that are not told.
+    # The start of an ID is sufficient. The IDs of MIG partitions are unknown.
     return not names or wanted.startswith("MIG-") or any(each.startswith(wanted) for each in names)
 
 
 def shortage(facts: GpuFacts, wanted: Gpus, where: str = "the machine") -> JobError | None:
-    """Return the error for a job that asks for more GPUs than the machine has, or for others."""
-    there = len(facts.models)
-    strange = [each for each in wanted.ids if not _is_there(facts, each)]
-    if (wanted.count or 0) <= there and not strange:
+    """Return the error for a job that requests GPUs that the machine does not have, or None."""
+    count = len(facts.models)
+    unknown = [each for each in wanted.ids if not _exists(facts, each)]
+    if (wanted.count or 0) <= count and not unknown:
         return None
-    asked = f"GPU {', '.join(strange)}" if strange else f"{wanted.count} GPUs"
-    numbers = f"numbered 0 to {there - 1}" if there > 1 else "numbered 0"
-    note = f"the job asks for {asked}, and {where} has {there}, {numbers}: {facts.summary}"
-    return JobError(SUMMARY, note, f"ask for fewer: `--gpus {there}`", NO_GPU)
+    requested = f"GPU {', '.join(unknown)}" if unknown else f"{wanted.count} GPUs"
+    numbers = f"numbered 0 to {count - 1}" if count > 1 else "numbered 0"
+    note = f"the job requests {requested}, but {where} has {count}, {numbers}: {facts.summary}"
+    return JobError(SUMMARY, note, f"request fewer: `--gpus {count}`", NO_GPU)
 
 
 def hides_all(value: str, facts: GpuFacts) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES shows a program no GPU: CUDA stops reading the list at the first unknown entry."""
+    """Return whether this CUDA_VISIBLE_DEVICES hides all GPUs: CUDA stops at the first unknown entry."""
     first = value.split(",", maxsplit=1)[0].strip()
     known = first.isdecimal() or first.startswith(("GPU-", "MIG-"))
-    return not known or not _is_there(facts, first)
+    return not known or not _exists(facts, first)
 
 
-def hidden(variable: str, place: str) -> JobError:
-    """The error for a variable that hides every GPU from a job that asks for one; `place` says where it is set."""
+def hidden_gpus(variable: str, place: str) -> JobError:
+    """Return the error for a variable that hides every GPU from a job; `place` is where it is set."""
     note = f"`{variable}` hides every GPU from the job; it is set {place}"
-    return JobError(SUMMARY, note, "remove the variable there; `--gpus` says which GPUs the job gets", NO_GPU)
+    return JobError(SUMMARY, note, "remove the variable there; use `--gpus` to choose the job's GPUs", NO_GPU)
 
 
-def _error(evidence: Evidence, note: str, help: str, said: str) -> JobError:  # noqa: A002 the diagnostic's own word
+def _error(evidence: Evidence, note: str, help: str, output: str) -> JobError:  # noqa: A002 the diagnostic's own word
     note, help = (text.replace("IMAGE", evidence.image).replace("WHERE", evidence.where) for text in (note, help))  # noqa: A001
     return JobError(
-        SUMMARY, f"{note}; it said: {_brief(said)}" if said != UNREGISTERED.signs[0] else note, help, NO_GPU
+        SUMMARY, f"{note}; output: {_brief(output)}" if output != UNREGISTERED.signs[0] else note, help, NO_GPU
     )
 
 
 def _unknown(evidence: Evidence) -> JobError:
-    said = evidence.refusal or _said(evidence.probe)
-    if not said and isinstance(evidence.host, Completed):
-        said = _said(evidence.host)
-    help = f"look for yourself on {evidence.where}: `nvidia-smi`, then `docker run --rm --gpus all IMAGE nvidia-smi`"  # noqa: A001
-    works = " although the machine's own does" if isinstance(evidence.host, GpuFacts) else ""
-    told = f"it said: {_brief(said)}" if said else "it printed nothing"
+    output = evidence.refusal or _output(evidence.probe)
+    if not output and isinstance(evidence.host, Completed):
+        output = _output(evidence.host)
+    help = f"run on {evidence.where}: `nvidia-smi`, then `docker run --rm --gpus all IMAGE nvidia-smi`"  # noqa: A001
+    works = " in the container, but it works on the machine" if isinstance(evidence.host, GpuFacts) else ""
+    result = f"output: {_brief(output)}" if output else "it printed nothing"
     return JobError(
-        SUMMARY, f"`nvidia-smi` does not work{works}; {told}", help.replace("IMAGE", evidence.image), NO_GPU
+        SUMMARY, f"`nvidia-smi` does not work{works}; {result}", help.replace("IMAGE", evidence.image), NO_GPU
     )
 
 
-def _said(done: Completed | None) -> str:
+def _output(done: Completed | None) -> str:
     if done is None:
         return ""
-    said = " ".join(f"{done.stdout}\n{done.stderr}".split())
-    # No shell says it in the same words, and an engine says it in none.
-    return f"{said} (nvidia-smi: not found)" if done.exit_code in NOT_FOUND else said
+    output = " ".join(f"{done.stdout}\n{done.stderr}".split())
+    # Messages of shells differ, and engines print none.
+    return f"{output} (nvidia-smi: not found)" if done.exit_code in NOT_FOUND else output
 
 
-def _brief(said: str) -> str:
-    """On one line, and the end of a long one: engines put the cause last."""
-    line = " ".join(said.split())
-    return line if len(line) <= LONGEST_SAID else f"…{line[-LONGEST_SAID:]}"
+def _brief(output: str) -> str:
+    """Return an output on one line, and only the end of a long one, because engines print the cause last."""
+    line = " ".join(output.split())
+    return line if len(line) <= MAX_OUTPUT else f"…{line[-MAX_OUTPUT:]}"
 
 
 def usage_warning(usage: GpuUsage | None, seconds: float) -> str | None:
-    """What to tell of a job that had a GPU and, as far as is known, did not use it."""
+    """Return the warning for a job that apparently did not use its GPU, or None."""
     if usage is None or not usage.samples:
         if seconds < SHORT_SECONDS:
             return None
-        return f"whether the GPU was used is not known: there is no sample of the {seconds:.0f} s that the job ran"
+        return f"it is unknown whether the GPU was used: there is no sample of the {seconds:.0f} s that the job ran"
     if usage.was_used:
         return None
     count = "1 sample" if usage.samples == 1 else f"{usage.samples} samples"
-    idle = f"the GPU was never used: {count} over {seconds:.0f} s saw it idle"
+    idle = f"the GPU was never used: it was idle in {count} over {seconds:.0f} s"
     if usage.peak_memory_mib is None:
         return idle
     memory = f"at most {usage.peak_memory_mib} MiB of its memory" if usage.peak_memory_mib else "none of its memory"
     return f"{idle}, with {memory} in use"
-
-
-__all__ = ["NoGpuError", "probe_container", "probe_host"]
-
-# Of a shell, and of the Docker program: there is no such command, or it cannot be run.
-NOT_FOUND = (126, 127)
-# How an engine says so.
-NO_PROGRAM = ("executable file not found", "no such file or directory: unknown")
-
-Run = Callable[[list[str]], Completed]
-"""Runs a command in a container just as the job's. Where the image has no such program it gives 127, or raises what
-the engine said."""
-
-
-def probe_container(run: Run) -> GpuFacts:
-    """The GPUs that a job in a container will see: one container, or two where the image has no shell. NoGpuError
-    where there are none; what else `run` raises goes through."""
-    done = _run(run, list(PROBE))
-    if done.exit_code in NOT_FOUND and PROBE_MARK not in done.stdout:
-        return ask_one_by_one(lambda command: _run(run, command))
-    return read_probe(done)
-
-
-def probe_host(shell: Shell, timeout: float) -> GpuFacts:
-    """The machine's own GPUs. NoGpuError where there are none; ConnectError where it stops answering."""
-    return read_probe(shell.run(list(PROBE), timeout=timeout))
-
-
-def _run(run: Run, command: list[str]) -> Completed:
-    try:
-        return run(command)
-    except JobError as error:
-        # The hook of NVIDIA's runtime is a program as well, and its absence another matter.
-        if any(sign in str(error) for sign in NO_PROGRAM) and f'exec: "{command[0]}"' in str(error):
-            return Completed(NOT_FOUND[1], "", str(error))
-        raise

@@ -1,4 +1,4 @@
-"""What can be wrong between a job and its GPU: how each fault is recognized, and how it is fixed."""
+"""Faults between a job and its GPU: how each is recognized, and how to fix it."""
 
 from __future__ import annotations
 
@@ -6,73 +6,75 @@ from dataclasses import dataclass
 
 from gpuinfra.runner.docker.check import TOOLKIT
 
-RESTART = "restart the machine: the driver that is loaded and the one that is installed are the same then"
-LOOK = "look at the machine: `nvidia-smi`, `sudo dmesg | grep -i nvrm`"
+RESTART = "restart the machine, to load the installed driver"
+LOOK = "run on the machine: `nvidia-smi`, `sudo dmesg | grep -i nvrm`"
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One that can break. IMAGE and WHERE in its texts stand for the job's own."""
+class GpuFault:
+    """A fault. IMAGE and WHERE in its texts stand for the job's image and machine."""
 
     signs: tuple[str, ...]
-    """Any of them, in any case."""
+    """Texts that identify it. Case is ignored."""
     note: str
     help: str
     proves_driver: bool = False
-    """Whether it can only break where the driver works."""
+    """Whether the fault means that the driver works."""
 
-    def is_seen_in(self, said: str) -> bool:
-        """Whether these words come from it."""
-        words = said.casefold()
-        return any(sign.casefold() in words for sign in self.signs)
+    def matches(self, output: str) -> bool:
+        """Return whether an output has one of its signs."""
+        text = output.casefold()
+        return any(sign.casefold() in text for sign in self.signs)
 
 
-# What the machine's own `nvidia-smi` says.
+# From the output of the machine's `nvidia-smi`.
 HOST = (
-    Link(
+    GpuFault(
         ("couldn't communicate with the NVIDIA driver", "driver not loaded"),
         "the NVIDIA driver is not loaded on WHERE",
-        "load it: `sudo modprobe nvidia`; where that fails, install it again for this kernel and restart the machine",
+        "load it with `sudo modprobe nvidia`; if that fails, reinstall it for this kernel and restart the machine",
     ),
-    Link(("Driver/library version mismatch",), "the NVIDIA driver was updated on WHERE while it was loaded", RESTART),
-    Link(
+    GpuFault(
+        ("Driver/library version mismatch",), "the NVIDIA driver was updated on WHERE while it was loaded", RESTART
+    ),
+    GpuFault(
         ("No devices were found",),
         "the NVIDIA driver on WHERE finds no GPU",
-        "choose a VM size with a GPU (NC), or look why it is not seen: `lspci | grep -i nvidia`",
+        "choose a VM size with a GPU (NC), or check whether the system sees it: `lspci | grep -i nvidia`",
     ),
-    Link(
+    GpuFault(
         ("Unable to determine the device handle", "GPU is lost"),
         "a GPU of WHERE has fallen off the bus",
-        "restart the machine; where it happens again, have Azure move it: stop it, then start it",
+        "restart the machine; if it happens again, deallocate and start it, so that Azure moves it to other hardware",
     ),
-    Link(
+    GpuFault(
         ("not found", "No such file"),
         "there is no NVIDIA driver on WHERE: `nvidia-smi` is not installed",
-        "install the driver on the machine, or take a machine image that has it, as the Data Science VM",
+        "install the driver on the machine, or use a machine image with the driver, such as the Data Science VM",
     ),
 )
 
-UNREGISTERED = Link(
+UNREGISTERED = GpuFault(
     ("could not select device driver", "unknown or invalid runtime name: nvidia", "unknown runtime specified nvidia"),
-    "the engine on WHERE gives no GPU to containers: NVIDIA's runtime is not registered with it",
+    "the engine on WHERE gives containers no GPU: NVIDIA's runtime is not registered with it",
     TOOLKIT,
 )
-# What an engine says that refuses a container with GPUs; the more special ones first.
+# From an engine's refusal of a container with GPUs. The first match counts, so specific signs come first.
 REFUSALS = (
-    Link(
+    GpuFault(
         ("unknown device", "unresolvable CDI devices"),
         "WHERE has no such GPU",
-        "see which there are: `nvidia-smi -L` on the machine; then `--gpus N`, or numbers that are listed",
+        "list the GPUs with `nvidia-smi -L` on the machine, then use `--gpus N` or listed numbers",
         proves_driver=True,
     ),
-    Link(
+    GpuFault(
         ("unsatisfied condition",),
         "IMAGE needs a newer NVIDIA driver than WHERE has",
-        "update the driver on the machine, or take an image for an earlier CUDA",
+        "update the driver on the machine, or use an image for an earlier CUDA",
         proves_driver=True,
     ),
     UNREGISTERED,
-    Link(
+    GpuFault(
         (
             'exec: "nvidia-container-runtime-hook"',
             'exec: "nvidia-container-cli"',
@@ -80,65 +82,65 @@ REFUSALS = (
             "nvidia-container-runtime-hook: no such file",
             '"nvidia-container-runtime": executable file not found',
         ),
-        "NVIDIA's runtime is registered with the engine on WHERE, and not installed, or not all of it",
+        "NVIDIA's runtime is registered with the engine on WHERE, but not or not completely installed",
         TOOLKIT,
     ),
-    Link(("driver/library version mismatch",), HOST[1].note, RESTART),
-    Link(("driver not loaded",), HOST[0].note, HOST[0].help),
-    Link(
+    GpuFault(("driver/library version mismatch",), HOST[1].note, RESTART),
+    GpuFault(("driver not loaded",), HOST[0].note, HOST[0].help),
+    GpuFault(
         ("load library failed", "libnvidia-ml.so"),
         "NVIDIA's runtime does not find the driver's libraries on WHERE",
-        "install the driver on the machine; where it is installed, `sudo ldconfig`, and restart the engine; an engine "
-        "that is a snap sees none of it",
+        "install the driver on the machine; if it is installed, run `sudo ldconfig` and restart the engine; an engine "
+        "installed as a snap cannot use it",
     ),
-    Link(
+    GpuFault(
         ("cgroup subsystem devices not found", "failed to get device cgroup"),
         "NVIDIA's runtime on WHERE is too old for the system's control groups",
         f"update it: {TOOLKIT}",
     ),
-    Link(
+    GpuFault(
         ("ldcache error", "ldconfig"),
-        "NVIDIA's runtime does not get along with IMAGE or with the libraries of WHERE",
+        "NVIDIA's runtime is not compatible with IMAGE or with the libraries of WHERE",
         f"update it: {TOOLKIT}",
     ),
-    Link(
+    GpuFault(
         ("nvidia-container-cli", "nvidia-container-runtime", "nvidia.com/gpu", "CDI device injection failed"),
         "NVIDIA's runtime on WHERE refused the job's container",
         LOOK,
     ),
 )
 
-# What `nvidia-smi` says in a container of the image, on a machine whose own works.
+# From `nvidia-smi` in a container of the image, on a machine whose `nvidia-smi` works.
 IMAGE = (
-    Link(
+    GpuFault(
         ("Driver/library version mismatch",),
-        "IMAGE has libraries of an NVIDIA driver of its own, of another version than the driver of WHERE",
-        "take an image without a driver: its packages `libnvidia-*` and `nvidia-utils-*` have to go; or restart the "
-        "machine, if its driver was just updated",
+        "IMAGE contains libraries of another version of the NVIDIA driver than WHERE",
+        "use an image without a driver, that is, without the packages `libnvidia-*` and `nvidia-utils-*`; or restart "
+        "the machine, if its driver was just updated",
     ),
-    Link(
+    GpuFault(
         ("No devices were found",),
         "the container of IMAGE gets none of the GPUs of WHERE",
-        "let neither the image nor the run configuration set NVIDIA_VISIBLE_DEVICES",
+        "remove NVIDIA_VISIBLE_DEVICES from the image and the run configuration",
     ),
-    Link(
+    GpuFault(
         ("Failed to initialize NVML: Unknown Error", "Insufficient Permissions"),
-        "the container of IMAGE may not touch the GPUs of WHERE",
+        "the container of IMAGE is not permitted to use the GPUs of WHERE",
         f"update NVIDIA's runtime: {TOOLKIT}",
     ),
-    Link(
+    GpuFault(
         ("GPU access blocked by the operating system",),
-        "the system of WHERE lets no container use its GPUs",
+        "the operating system of WHERE does not let containers use its GPUs",
         "restart the machine; under Windows, update its NVIDIA driver",
     ),
-    Link(
+    GpuFault(
         ("couldn't communicate with the NVIDIA driver",),
         "the container of IMAGE does not reach the NVIDIA driver of WHERE",
-        "take an image without a driver of its own; its `nvidia-smi` has to be that of the machine",
+        "use an image without a driver; its `nvidia-smi` must be the machine's",
     ),
-    Link(
+    GpuFault(
         ("not found", "No such file"),
-        "IMAGE is given no `nvidia-smi`: its NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so it is unknown whether "
+        "IMAGE gets no `nvidia-smi`: its NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so it is unknown whether "
         "the job has a GPU",
         "set it in the run configuration: `EnvironmentVariables: {NVIDIA_DRIVER_CAPABILITIES: compute,utility}`",
     ),

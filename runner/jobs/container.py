@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.models.outputs import Frame
 from gpuinfra.remote.run_folder import container_name
 from gpuinfra.runner.connection.port import CHUNK
 from gpuinfra.runner.docker.client import Engine
@@ -22,7 +23,7 @@ from gpuinfra.runner.jobs.container_log import (
     restore_line_ends,
     resume_time,
 )
-from gpuinfra.runner.jobs.job import Frame, JobEnd, Position, StopReason
+from gpuinfra.runner.jobs.job import JobEnd, Position, StopReason
 
 RUN_LABEL = "gpuinfra.run"
 PROJECT_LABEL = "gpuinfra.project"

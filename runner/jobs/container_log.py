@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.docker.limits import MOST_ANSWER, endless_answer
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
+from gpuinfra.runner.docker.stream import MAX_RESPONSE, response_too_large
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 
 HEADER = struct.Struct(">BxxxI")
 SECOND = 1_000_000_000
@@ -40,8 +41,8 @@ class Parser:
         buffer, start = self._buffer, 0
         while len(buffer) - start >= HEADER.size:
             stream, length = HEADER.unpack_from(buffer, start)
-            if length > MOST_ANSWER:
-                raise endless_answer()
+            if length > MAX_RESPONSE:
+                raise response_too_large()
             end = start + HEADER.size + length
             if len(buffer) < end:
                 break

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
+from gpuinfra.models.outputs import Frame
 from gpuinfra.models.run import GpuUsage, Outputs, Run
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, RemoteError, SwitchedOff, Unreachable
 from gpuinfra.runner.gpu.check import usage_warning
 from gpuinfra.runner.jobs.container import ContainerJob
 from gpuinfra.runner.jobs.heartbeat import Heartbeat, parse_machine_stop
-from gpuinfra.runner.jobs.job import Frame, Job, JobEnd, StopReason
+from gpuinfra.runner.jobs.job import Job, JobEnd, StopReason
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.process import ProcessJob
 from gpuinfra.runner.jobs.remote_runs import (
@@ -82,11 +82,6 @@ class JobFollower:
         self._is_log_incomplete = False
         """Whether the target has output of the job that is not in the log here."""
         self._fetch_thread: threading.Thread | None = None
-
-    @property
-    def outputs_folder(self) -> Path:
-        """The local folder for the outputs."""
-        return self.record.folder / "outputs"
 
     def follow_to_end(self) -> Run:
         """Show the output until the job ends, fetch its files, and record how it ended, or that its machine is off."""
@@ -206,7 +201,8 @@ class JobFollower:
                 remove_forgotten(self.link.engine, project, known_runs)
 
     def _fetch(self, *, final: bool) -> Fetched:
-        return fetch(self.link.remote, self.record.run.id, self.outputs_folder, final=final, progress=self.progress)
+        folder = self.record.folder / "outputs"
+        return fetch(self.link.remote, self.record.run.id, folder, final=final, progress=self.progress)
 
     def ended(self) -> JobEnd | None:
         """Return how the job ended, or None while it runs."""

@@ -14,10 +14,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from gpuinfra.models.outputs import Frame
 from gpuinfra.runner.background import in_thread
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.errors import ConnectError, JobError, RemoteError
-from gpuinfra.runner.jobs.job import Frame, JobEnd, StopReason
+from gpuinfra.runner.jobs.job import JobEnd, StopReason
 from gpuinfra.runner.jobs.remote_runs import UNKNOWN_EXIT_CODE, parse_job_end
 from gpuinfra.runner.link import Link
 
@@ -149,7 +150,7 @@ class Heartbeat:
             if remote := self._link.remote_if_open:
                 if self._unanswered is None or self._unanswered.connection is not remote.connection:
                     self._unanswered = _Unanswered(remote.connection, time.monotonic())
-                self._read_reply(remote.ask("run-attend", seconds=seconds, run=self._run, **self._fields))
+                self._read_reply(remote.ask("heartbeat", seconds=seconds, run=self._run, **self._fields))
             self._unanswered = None
         except (ConnectError, RemoteError) as error:
             logger.debug("no heartbeat was sent: %s", error)

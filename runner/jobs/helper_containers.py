@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.models.outputs import STDERR, STDOUT
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import ConnectError, JobError, TimedOut
 from gpuinfra.runner.job_spec import Gpus, StartRequest
 from gpuinfra.runner.jobs.container import PROJECT_LABEL, RUN_LABEL, ContainerJob, start_container
-from gpuinfra.runner.jobs.job import STDERR, STDOUT
 
 MAX_OUTPUT = 1 << 20
 CHOWN_SECONDS = 600.0

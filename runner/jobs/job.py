@@ -6,27 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from gpuinfra.models.outputs import Frame
 from gpuinfra.remote import run_folder
-
-STDOUT, STDERR = 1, 2
-FRAME_HEADER = 13
-
-
-class Frame(NamedTuple):
-    """Bytes that a job printed to one of its streams; not always a whole line."""
-
-    stream: int
-    """STDOUT or STDERR."""
-    time: int
-    """Nanoseconds since 1970 on the target's clock, never less than in the previous frame."""
-    data: bytes
-
-    @property
-    def size(self) -> int:
-        """The bytes of the frame in a log file."""
-        return FRAME_HEADER + len(self.data)
 
 
 @dataclass(frozen=True, slots=True)

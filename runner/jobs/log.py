@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import struct
 from collections.abc import Iterator
@@ -12,16 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpuinfra.diagnostics import Code
-from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
+from gpuinfra.remote.files import try_lock
+from gpuinfra.runner.errors import write_error
+from gpuinfra.runner.jobs.job import Position
 
 HEADER = struct.Struct("!BQI")
 """The stream, the time in nanoseconds since 1970, and the length of the data in bytes."""
 # No single write is longer, so a header with a greater length is damaged.
 MAX_FRAME_BYTES = 256 << 20
 CHUNK = 1 << 18
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def read_header(data: bytes | bytearray, start: int = 0) -> tuple[int, int, int] | None:
@@ -91,13 +89,13 @@ class LogFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                return False
+                is_locked = try_lock(lock)
             except BaseException:
                 os.close(lock)
                 raise
+            if not is_locked:
+                os.close(lock)
+                return False
         self._lock = lock
         return True
 
@@ -111,12 +109,9 @@ class LogFile:
         except OSError:
             return False
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not try_lock(lock, shared=True)
         finally:
             os.close(lock)
-        return False
 
     @property
     def position(self) -> Position:
@@ -204,12 +199,5 @@ def _job_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in NO_SPACE:
-            raise JobError(
-                "the disk of this computer is full",
-                f"`{path}` cannot be written",
-                "free some space; the job keeps running, and `gpuinfra logs ID -f` continues its log",
-                Code.DISK_FULL,
-            ) from error
-        note = f"`{path}`: {error.strerror}"
-        raise JobError("the log cannot be written", note, None, Code.FILE_UNWRITABLE) from error
+        remedy = "free some space; the job keeps running, and `gpuinfra logs ID -f` continues its log"
+        raise write_error(error, "the log cannot be written", path, remedy) from error

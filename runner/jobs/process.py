@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpuinfra.models.outputs import Frame
 from gpuinfra.remote.wire import JSON
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.errors import JobError, job_errors
 from gpuinfra.runner.job_spec import Gpus, StartRequest
-from gpuinfra.runner.jobs.job import Frame, JobEnd, Position
+from gpuinfra.runner.jobs.job import JobEnd, Position
 from gpuinfra.runner.jobs.log import FrameReader
 from gpuinfra.runner.jobs.remote_runs import parse_job_end, read_state
 

@@ -25,7 +25,7 @@ def start_watcher(
 
 
 def read_state(remote: RemoteClient, run: str) -> dict[str, Any]:
-    """What the target knows of a run's job; `alive` is whether it is watched. JobError if there is none."""
+    """Return the state of a run's job on the target, or raise JobError if there is none."""
     with job_errors("the job's state cannot be read"):
         return remote.ask("job-state", run=run)
 

@@ -8,7 +8,14 @@ from enum import StrEnum
 from shlex import quote
 from typing import Any
 
-from gpuinfra.models.run import DELETED_WITH_OUTPUTS, DISK_IS_KEPT, KNOWS_NOTHING, Run, RunState
+from gpuinfra.models.run import (
+    DELETED_WITH_OUTPUTS,
+    DISK_IS_KEPT,
+    END_IS_LATEST,
+    KNOWS_NOTHING,
+    Run,
+    RunState,
+)
 from gpuinfra.runner.jobs.job import JobEnd, StopReason
 from gpuinfra.runner.jobs.remote_runs import UNKNOWN_EXIT_CODE
 
@@ -112,9 +119,10 @@ def _without_machine(run: Run, machine: MachinePower | None) -> dict[str, Any]:
     }
     # Azure's log is minutes late. If it does not contain the end yet, the machine went off just now.
     fields = _lost(run, f"{run.machine} {events[machine.power]}", off or machine.read_at)
+    warnings = run.warnings if off or machine.read_at is None else (*run.warnings, END_IS_LATEST)
     if machine.power not in {Power.GONE, Power.REPLACED}:
-        return fields
-    return {**fields, "machine": "", "warnings": (*run.warnings, f"{run.machine} {DELETED_WITH_OUTPUTS}")}
+        return {**fields, "warnings": warnings}
+    return {**fields, "machine": "", "warnings": (*warnings, f"{run.machine} {DELETED_WITH_OUTPUTS}")}
 
 
 def _first_off(run: Run, machine: MachinePower | None) -> datetime | None:

@@ -9,54 +9,14 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.outputs import FileDifference, KeptFile, Unlike
 
 CHUNK = 1 << 20
 # Programs run or trust the content of these folders, such as git hooks and target files.
 RESERVED = frozenset({".git", ".gpuinfra", "aml_config"})
-
-
-@dataclass(frozen=True, slots=True)
-class KeptFile:
-    """A file or symbolic link in a run's outputs."""
-
-    name: str
-    """The path in the outputs."""
-    size: int
-    link: str | None = None
-    """The target of a symbolic link."""
-
-    def as_json(self) -> dict[str, Any]:
-        found = {"name": self.name, "size": self.size, "link": self.link}
-        return {key: value for key, value in found.items() if value is not None}
-
-
-class Unlike(StrEnum):
-    """How a file differs between two runs."""
-
-    ONLY_A = "only-a"
-    ONLY_B = "only-b"
-    SIZE = "size"
-    CONTENT = "content"
-
-
-@dataclass(frozen=True, slots=True)
-class FileDifference:
-    """A file that differs between two runs."""
-
-    name: str
-    how: Unlike
-    a: int | None
-    """The size in this run, or None if it is missing."""
-    b: int | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "difference": self.how.value, "a": self.a, "b": self.b}
 
 
 def kept_files(folder: Path) -> list[KeptFile]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import time
@@ -19,7 +18,7 @@ from gpuinfra.remote.folder import own_name
 from gpuinfra.remote.outputs import CHUNK, PACKED, digest
 from gpuinfra.remote.wire import DATA, JSON
 from gpuinfra.runner.connection.remote_client import Call, RemoteClient
-from gpuinfra.runner.errors import ConnectError, JobError, job_errors
+from gpuinfra.runner.errors import ConnectError, JobError, job_errors, write_error
 from gpuinfra.runner.outputs.folder import MIN_FILE_MODE
 from gpuinfra.runner.outputs.index import Stamp
 from gpuinfra.runner.outputs.store import Store
@@ -38,7 +37,6 @@ BATCH = 1000
 MAX_UNREADABLE = 16 << 20
 # Files, folders and links. An index of this many files takes about half a gigabyte of memory.
 MAX_ENTRIES = 1_000_000
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 UNEXPECTED = "unexpected reply from the target"
 
 
@@ -289,13 +287,7 @@ def _local_errors(into: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in NO_SPACE:
-            raise JobError(
-                "the disk of this computer is full",
-                f"the outputs do not fit into `{into}`",
-                "free some space, then run `gpuinfra outputs ID`; nothing on the target was removed",
-                Code.DISK_FULL,
-            ) from error
-        raise JobError("outputs cannot be written", f"`{into}`: {error}", None, Code.FILE_UNWRITABLE) from error
+        remedy = "free some space, then run `gpuinfra outputs ID`; nothing on the target was removed"
+        raise write_error(error, "outputs cannot be written", into, remedy) from error
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise JobError(UNEXPECTED, str(error), None, Code.OUTPUTS_INCOMPLETE) from error

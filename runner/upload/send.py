@@ -49,12 +49,12 @@ def upload(  # noqa: PLR0913 all but two by name
     run: str,
     outputs: Literal["link", "mount"],
     progress: Progress,
-    attended: dict[str, Any] | None = None,
+    first_heartbeat: dict[str, Any] | None = None,
     abandoned: Sequence[str] = (),
 ) -> Uploaded:
     """Copy a project to a slot on the target, for a run. A call after a failure resumes the upload.
 
-    `attended` is the first heartbeat (`runner.jobs.heartbeat`), recorded before anything is sent. `abandoned` are runs
+    `first_heartbeat` is that of `runner.jobs.heartbeat`, recorded before anything is sent. `abandoned` are runs
     of this project that never started and whose clients have ended: their slots are used, and their folders removed.
 
     Raises UploadError, ConnectError, and RemoteError: disk-full; busy; foreign-files, whose message is the path of the
@@ -66,7 +66,7 @@ def upload(  # noqa: PLR0913 all but two by name
         "project": project,
         "run": run,
         "outputs": outputs,
-        **({} if attended is None else {"attended": attended}),
+        **({} if first_heartbeat is None else {"heartbeat": first_heartbeat}),
         **({"abandoned": list(abandoned)} if abandoned else {}),
     }
     try:

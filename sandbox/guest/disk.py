@@ -82,7 +82,7 @@ class Disk:
         return _PATH.sub(lambda found: self._meaning(found.group()), text)
 
     def _meaning(self, path: str) -> str:
-        """The guest's path if it exists, or if only the guest has its folder; otherwise the host's."""
+        """Return the guest's path if it exists, or if only the guest has its folder; otherwise the host's."""
         own = self.place(path)
         if Path("/") / path.lstrip("/") == own:
             return path

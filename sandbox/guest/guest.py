@@ -142,7 +142,7 @@ class Guests:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def start(self, spec: GuestSpec) -> None:
-        """Power on, and return when SSH answers. A running guest is left alone."""
+        """Power on, and return when SSH answers. A running guest is not changed."""
         async with self._locks[spec.vm_id]:
             if spec.vm_id not in self._guests:
                 guest = Guest(spec)
@@ -222,7 +222,7 @@ _REFUSED = (
     *("passwd", "chpasswd", "gpasswd", "crontab", "at", "mount", "umount", "swapon", "swapoff", "modprobe", "sysctl"),
     *("iptables", "ip6tables", "nft", "ufw", "hostnamectl", "timedatectl", "loginctl"),
 )
-_LONGEST_FIRST_LINE = 240
+_MAX_FIRST_LINE = 240
 
 
 def _install_programs(spec: GuestSpec, disk: Disk) -> None:
@@ -247,6 +247,6 @@ def _install_programs(spec: GuestSpec, disk: Disk) -> None:
 def _install_python(target: Path, source: Path) -> None:
     """Install a standalone script, run by the server's Python and independent of the job's environment."""
     interpreter = f"{sys.executable} -IS"
-    if " " in sys.executable or len(interpreter) > _LONGEST_FIRST_LINE:
+    if " " in sys.executable or len(interpreter) > _MAX_FIRST_LINE:
         interpreter = "/usr/bin/env python3"
     write_atomically(target, f"#!{interpreter}\n".encode() + source.read_bytes(), 0o755)

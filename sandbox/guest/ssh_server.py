@@ -158,7 +158,7 @@ class _GuestLogin(asyncssh.SSHServer):
             try:
                 self._connection.set_authorized_keys(str(self._disk.authorized_keys))
             except (OSError, ValueError) as error:
-                logger.info("no one may log in to %s: %s", self._spec.name, error)
+                logger.info("no login to %s is possible: %s", self._spec.name, error)
         return True
 
     def auth_completed(self) -> None:

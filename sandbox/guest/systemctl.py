@@ -33,6 +33,9 @@ class Request:
     value_only: bool = False
 
 
+Verb = Callable[[Service, Request], Awaitable[CommandResult]]
+
+
 class Systemctl:
     """Handles `systemctl` calls of one guest, on a socket in its `/run`."""
 
@@ -84,7 +87,7 @@ class Systemctl:
         output = "" if request.quiet else "".join(result.stdout for result in results)
         return CommandResult(output, "".join(result.stderr for result in results), code)
 
-    def _verbs(self) -> Mapping[str, Callable[[Service, Request], Awaitable[CommandResult]]]:
+    def _verbs(self) -> Mapping[str, Verb]:
         return {
             "start": self._start,
             "stop": self._stop,
@@ -98,9 +101,7 @@ class Systemctl:
             "show": self._show,
         }
 
-    async def _one(
-        self, verb: Callable[[Service, Request], Awaitable[CommandResult]], name: str, request: Request
-    ) -> CommandResult:
+    async def _one(self, verb: Verb, name: str, request: Request) -> CommandResult:
         try:
             service = self._services.find(name)
         except UnitError as error:

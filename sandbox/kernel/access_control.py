@@ -29,14 +29,11 @@ BUILT_IN: dict[str, dict[str, Any]] = {
         "description": "Grants full access to manage all resources, but does not allow you to assign roles in Azure "
         "RBAC, manage assignments in Azure Blueprints, or share image galleries.",
         "actions": ["*"],
-        "notActions": [
-            "Microsoft.Authorization/*/Delete",
-            "Microsoft.Authorization/*/Write",
-            "Microsoft.Authorization/elevateAccess/Action",
-            "Microsoft.Blueprint/blueprintAssignments/write",
-            "Microsoft.Blueprint/blueprintAssignments/delete",
-            "Microsoft.Compute/galleries/share/action",
-        ],
+        "notActions": (
+            "Microsoft.Authorization/*/Delete Microsoft.Authorization/*/Write "
+            "Microsoft.Authorization/elevateAccess/Action Microsoft.Blueprint/blueprintAssignments/write "
+            "Microsoft.Blueprint/blueprintAssignments/delete Microsoft.Compute/galleries/share/action"
+        ).split(),
     },
     READER: {
         "roleName": "Reader",

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cloud:
-    """Everything that services need. Nothing in it waits: whatever takes time is an event."""
+    """Everything that services need. Nothing in it waits: what takes time is an event."""
 
     def __init__(self, folder: Path, services: Sequence[Service]) -> None:
         self.folder = folder
@@ -68,21 +68,17 @@ class Cloud:
         """Process all due events, each at its own time and in order."""
         while (event := self.store.next_event()) and event[1] <= self.clock.now():
             number, due, kind, payload = event
-            with self.store.transaction():
+            with self.store.transaction(), self._at(due):
                 self.store.remove_event(number)
-                self._moment = due
-                try:
-                    if kind == "operation":
-                        self.operations.finish(payload)
-                    else:
-                        self._run_effect(kind, payload)
-                finally:
-                    self._moment = None
+                if kind == "operation":
+                    self.operations.finish(payload)
+                else:
+                    self._run_effect(kind, payload)
 
     @contextmanager
-    def _one_moment(self) -> Iterator[None]:
-        """Give everything in a request the same time, so that bill and log agree even with a fast clock."""
-        before, self._moment = self._moment, self.now
+    def _at(self, moment: float) -> Iterator[None]:
+        """Give everything in a request or event the same time, so that bill and log agree even with a fast clock."""
+        before, self._moment = self._moment, moment
         try:
             yield
         finally:
@@ -107,7 +103,7 @@ class Cloud:
             message = f"The requested resource does not support http method '{call.method}'."
             raise ArmError(405, "HttpMethodNotAllowed", message, headers={"Allow": ", ".join(sorted(found))})
         route, parameters = found
-        with self.store.transaction(), self._one_moment():
+        with self.store.transaction(), self._at(self.now):
             return route.handler(replace(call, parameters=parameters))
 
     def region_of(self, resource_id: str, body: Any) -> str:

@@ -172,6 +172,10 @@ class Faults:
         """Whether a standing fault matches, without counting it down: for guests, lists and rights."""
         return any(fault["name"] == name and _fits(fault, "", resource_id, region) for fault in self.all())
 
+    def hits_operation(self, resource_id: str, region: str) -> bool:
+        """Whether a fault would hit an operation on the resource, without counting it down."""
+        return any(place_of(each) == "operation" and _fits(each, "", resource_id, region) for each in self.all())
+
     def seconds(self, name: str, *, resource_id: str, region: str) -> float:
         """Return the `seconds` of a standing fault that fits, or 0."""
         fitting = (each for each in self.all() if each["name"] == name and _fits(each, "", resource_id, region))
@@ -215,11 +219,7 @@ def request_error(fault: dict[str, Any]) -> ArmError:
 def place_of(fault: dict[str, Any]) -> str:
     """Return what a fault hits: `request`, `connection`, `operation` or `elsewhere`."""
     name = fault["name"]
-    if (
-        name in OPERATION_ERRORS
-        or name == "never-ends"
-        or (fault.get("operation") and (name in ERRORS or name == "slow"))
-    ):
+    if name in OPERATION_ERRORS or name == "never-ends" or fault.get("operation"):
         return "operation"
     if name in ERRORS:
         return "request"
@@ -290,6 +290,6 @@ def _check_together(fault: Mapping[str, Any]) -> None:
         raise ValueError(f"skip goes with a fault of requests or operations, not with {name}")
     narrowed = [field for field in ("method", "type", "resource", "region") if field in fault]
     if name == READ_ONLY and narrowed:
-        raise ValueError(f"{narrowed[0]} does not go with {name}: a Reader is one of the whole subscription")
+        raise ValueError(f"{narrowed[0]} does not go with {name}: the role applies to the whole subscription")
     if name == EVICT and not fault.get("resource"):
         raise ValueError("evict needs resource: the name of a spot machine")

@@ -124,13 +124,11 @@ class Operations:
     ) -> None:
         if result == LATER and status == SUCCEEDED:
             return
-        if error is not None:
-            result = None
         body.update(status=status, end=self.cloud.now)
-        if result is not None:
-            body["result"] = result
         if error is not None:
             body["error"] = error
+        elif result is not None:
+            body["result"] = result
         self.cloud.store.put_operation(operation_id, body)
 
     def logged(self, after: int = 0) -> list[dict[str, Any]]:
@@ -196,32 +194,30 @@ class Operations:
             return self._status_url(call, operation).replace("/operations/", "/operationResults/")
         return f"{self._status_url(call, operation)}&monitor=true"
 
-    def status(self, operation_id: str) -> Answer:
-        """Return the state of an operation: 200 whatever the outcome, as in ARM."""
+    def _require(self, operation_id: str) -> dict[str, Any]:
         body = self.cloud.store.get_operation(operation_id)
         if body is None:
             raise ArmError(404, "NotFound", f"The operation '{operation_id}' could not be found.")
+        return body
+
+    def status(self, operation_id: str) -> Answer:
+        """Return the state of an operation: 200 for every outcome, as in ARM."""
+        body = self._require(operation_id)
         shown: dict[str, Any] = {"status": body["status"]}
+        if "error" in body:
+            shown["error"] = body["error"]
         if body["provider"] != "Microsoft.Network":
-            shown = {"startTime": stamp(body["start"])}
+            shown |= {"name": operation_id, "startTime": stamp(body["start"])}
             if "end" in body:
                 shown["endTime"] = stamp(body["end"])
-            shown["status"] = body["status"]
             if body.get("result") is not None:
                 shown["properties"] = {"output": body["result"]}
-            if "error" in body:
-                shown["error"] = body["error"]
-            shown["name"] = operation_id
-        elif "error" in body:
-            shown["error"] = body["error"]
         headers = self.retry_headers(body["retryAfter"][1]) if body["status"] == IN_PROGRESS else {}
         return Answer(200, shown, headers)
 
     def result(self, call: Call, operation_id: str) -> Answer:
         """Return the result of an operation, at its `Location`: 202 while it runs."""
-        body = self.cloud.store.get_operation(operation_id)
-        if body is None:
-            raise ArmError(404, "NotFound", f"The operation '{operation_id}' could not be found.")
+        body = self._require(operation_id)
         if body["status"] == IN_PROGRESS:
             headers = {"Location": f"{call.base_url}{call.path}?{_query(call)}"}
             return Answer(202, None, {**headers, **self.retry_headers(body["retryAfter"][1])})

@@ -95,7 +95,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. Within another transaction it is part of that one."""
+        """Run a block atomically. Within another transaction it is part of that one."""
         if self.connection.in_transaction:
             yield
             return
@@ -109,7 +109,7 @@ class Store:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A part of a transaction: a failure rolls back only this part."""
+        """Run a part of a transaction: a failure rolls back only this part."""
         self.connection.execute("SAVEPOINT part")
         try:
             yield

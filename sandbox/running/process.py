@@ -61,7 +61,7 @@ def ensure_started(folder: Path | None = None) -> Description:
 
 
 def start(folder: Path) -> Description:
-    """Start a server that outlives this process, and wait until it answers. A running one is left alone."""
+    """Start a server that outlives this process, and wait until it answers. A running one is not changed."""
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
         raise MissingPartsError(f"{', '.join(missing)} cannot be imported")
@@ -78,7 +78,7 @@ def start(folder: Path) -> Description:
 
 def stop(folder: Path) -> bool:
     """Stop the server of a folder with SIGTERM, then SIGKILL. Returns False if there was none."""
-    # The lock's holder is the server, whatever PID is in a file.
+    # The lock's holder is the server; a PID in a file may be outdated.
     process = holder(folder, SERVER)
     if process is None:
         remove_description(folder)
@@ -173,9 +173,9 @@ def _has_gone(folder: Path, process: int) -> bool:
     return False
 
 
-def _tail(folder: Path, lines: int = 15) -> str:
+def _tail(folder: Path) -> str:
     try:
         text = (folder / LOG).read_text("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(text.splitlines()[-15:])

@@ -206,7 +206,7 @@ def _caller(body: Mapping[str, Any]) -> str:
 
 
 def _operation_name(body: Mapping[str, Any]) -> str:
-    """`Microsoft.Compute/virtualMachines/start/action`."""
+    """Return a name such as `Microsoft.Compute/virtualMachines/start/action`."""
     provider, action = body["provider"], str(body["action"])
     if action.startswith("resourceGroups/"):
         action = f"subscriptions/{action}"

@@ -13,7 +13,7 @@ from gpuinfra.sandbox.kernel.errors import (
     invalid_parameter,
     resource_not_found,
 )
-from gpuinfra.sandbox.kernel.resource_id import ResourceId
+from gpuinfra.sandbox.kernel.resource_id import ResourceId, parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 
@@ -44,9 +44,9 @@ def section(mapping: dict[str, Any], name: str, kind: type = dict) -> Any:
     return value
 
 
-def group_id(call: Call, group: str | None = None) -> str:
+def group_id(call: Call) -> str:
     """Return the id of the call's resource group."""
-    return str(ResourceId(call.cloud.subscription, group or call["group"], "", ()))
+    return str(ResourceId(call.cloud.subscription, call["group"], "", ()))
 
 
 def require_subscription(call: Call) -> None:
@@ -141,15 +141,19 @@ def check_put(call: Call, kind: str) -> tuple[dict[str, Any], Resource | None, s
 
 
 def check_same_location(existing: Resource, location: str) -> None:
-    """Check that a request does not move an existing resource."""
-    if existing.location != location:
-        raise ArmError(
-            409,
-            "InvalidResourceLocation",
-            f"The resource '{existing.name}' already exists in location '{existing.location}' in resource group "
-            f"'{existing.group}'. A resource with the same name cannot be created in location '{location}'. Please "
-            "select a new resource name.",
-        )
+    """Check that a request does not move an existing resource or resource group."""
+    if existing.location == location:
+        return
+    where = f"already exists in location '{existing.location}'"
+    if not parse_id(existing.id).pairs:
+        message = f"Invalid resource group location '{location}'. The Resource group {where}."
+        raise ArmError(409, "InvalidResourceGroupLocation", message)
+    raise ArmError(
+        409,
+        "InvalidResourceLocation",
+        f"The resource '{existing.name}' {where} in resource group '{existing.group}'. A resource with the same name "
+        f"cannot be created in location '{location}'. Please select a new resource name.",
+    )
 
 
 def require_region(call: Call) -> str:

@@ -69,11 +69,14 @@ def _plan(call: Call) -> Plan:
     return plan
 
 
-@service.route("GET", _PLAN)
-def _get_terms(call: Call) -> Answer:
-    plan = _plan(call)
+def _answer(call: Call, plan: Plan) -> Answer:
     accepted = bool(call.cloud.store.setting(terms_setting(plan), False))
     return Answer(200, terms_body(plan, call.cloud.subscription, accepted, stamp(call.cloud.now)))
+
+
+@service.route("GET", _PLAN)
+def _get_terms(call: Call) -> Answer:
+    return _answer(call, _plan(call))
 
 
 @service.route("PUT", _PLAN)
@@ -84,4 +87,4 @@ def _put_terms(call: Call) -> Answer:
     if not isinstance(accepted, bool):
         raise ArmError(400, "BadRequest", "The property 'accepted' must be true or false.")
     call.cloud.store.set_setting(terms_setting(plan), accepted)
-    return Answer(200, terms_body(plan, call.cloud.subscription, accepted, stamp(call.cloud.now)))
+    return _answer(call, plan)

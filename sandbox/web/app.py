@@ -29,7 +29,7 @@ from gpuinfra.sandbox.web.control import Control
 logger = logging.getLogger(__name__)
 
 METHODS = ["GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS"]
-LARGEST_BODY = 4 * 1024 * 1024
+MAX_BODY = 4 * 1024 * 1024
 OPEN_PATHS = ("/metadata/endpoints", "/api/retail/prices")
 """Paths that need no token, as in Azure."""
 
@@ -168,9 +168,9 @@ async def _body(request: Request) -> Any:
     # A body that is too large is still read to its end: a client that is sending would miss the answer.
     async for chunk in request.stream():
         size += len(chunk)
-        content = content + chunk if size <= LARGEST_BODY else b""
-    if size > LARGEST_BODY:
-        message = f"The request content size exceeds the maximum size of {LARGEST_BODY} bytes."
+        content = content + chunk if size <= MAX_BODY else b""
+    if size > MAX_BODY:
+        message = f"The request content size exceeds the maximum size of {MAX_BODY} bytes."
         raise ArmError(413, "RequestContentTooLarge", message)
     if not content.strip():
         return None
@@ -205,11 +205,9 @@ def _response(request: Request, answer: Answer, correlation_id: str, headers: di
     client_id = request.headers.get("x-ms-client-request-id")
     if client_id:
         common["x-ms-client-request-id"] = client_id
-    media_type = "application/json; charset=utf-8" if content else None
-    response = Response(content, answer.status, {**common, **headers})
-    if media_type:
-        response.headers["Content-Type"] = media_type
-    return response
+    if content:
+        common["Content-Type"] = "application/json; charset=utf-8"
+    return Response(content, answer.status, {**common, **headers})
 
 
 def make_app(cloud: Cloud, control: Control, carry_out: Callable[[], None]) -> Starlette:

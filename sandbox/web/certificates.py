@@ -49,17 +49,8 @@ def _builder(subject: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -
 
 
 def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    unused = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only".split()
+    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **dict.fromkeys(unused, False))
     return (
         _builder("gpuinfra sandbox", _name("gpuinfra sandbox"), key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

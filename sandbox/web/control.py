@@ -129,7 +129,7 @@ class Control:
             return _refuse(error.status, error.code, error.message)
         self.cloud.settle()
         if path == "reset":
-            # Nothing of the old guests may reach into what the caller does next.
+            # Processes of deleted guests must not interfere with what the caller does next.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._reset_guests(), RESET_SECONDS)
         return JSONResponse(result)

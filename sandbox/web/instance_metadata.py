@@ -19,7 +19,7 @@ from gpuinfra.sandbox.web.instance_document import environment_of, instance_docu
 
 _MACHINES = "microsoft.compute/virtualmachines"
 _INCARNATIONS = "scheduled-events"
-LARGEST_BODY = 64 * 1024
+MAX_BODY = 64 * 1024
 MANAGERS = {
     "AzurePublicCloud": "https://management.azure.com",
     "AzureUSGovernmentCloud": "https://management.usgovcloudapi.net",
@@ -205,7 +205,7 @@ class Metadata:
 
 
 def _check(request: Request, content: bytes) -> None:
-    if len(content) > LARGEST_BODY:
+    if len(content) > MAX_BODY:
         raise Refusal(413, "request_too_large", "The request is too large")
     if request.headers.get("metadata", "").lower() != "true":
         raise Refusal(400, "invalid_request", "Required metadata header not specified")

@@ -32,7 +32,7 @@ def test_submit_to_a_closed_port_fails_in_seconds(user: User, closed_port: int) 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "no answer" in done.stderr
     assert f"cannot connect to 127.0.0.1:{closed_port}: Connection refused" in done.stderr
-    assert "gpu: asking for it" not in done.stderr
+    assert "gpu: checking it" not in done.stderr
 
 
 def order(azure: Azure, action: str) -> None:

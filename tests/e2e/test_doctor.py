@@ -39,7 +39,7 @@ def test_doctor_finds_nothing_after_up_and_reports_what_is_removed(user: User, a
     names = ["state", "lease", "agent", "role", "schedule", "protection", "rights"]
     assert [each["name"] for each in machine["checks"]] == names
     assert (found["verdict"], found["simulated"]) == ("ok", True)
-    assert check(found, "agent")["seen"].startswith("it is alive (watching)")
+    assert check(found, "agent")["seen"].startswith("it is running (watching)")
     assert azure.writes(before) == [], "doctor only reads"
     said = user("doctor")
     assert said.stdout.startswith("account (simulated)\n")

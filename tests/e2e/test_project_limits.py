@@ -54,6 +54,25 @@ def test_shared_folder_outside_the_default_one_is_refused(run: Run, tmp_path: Pa
     assert "--shared-directory" in problem["help"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("address", "-oProxyCommand=touch owned", "bad-address"),
+        ("address", "gpu.lab:99999", "bad-address"),
+        ("username", "me\nHost *", "bad-username"),
+        ("privateKeyFile", "/home/me/\u001b[2Jkey", "bad-path"),
+    ],
+)
+def test_jobs_do_not_go_to_a_target_with_an_invalid_value(
+    run: Run, tmp_path: Path, key: str, value: str, code: str
+) -> None:
+    login = {"address": "192.0.2.1", "username": "azureuser", "hostKey": HOST_KEY}
+    write_compute(tmp_path, "gpu", type="remote", **{**login, key: value})
+    done = run("submit", "-c", "gpu", "--json", "train.py", **NOWHERE)
+    assert [each["code"] for each in json.loads(done.stdout)["diagnostics"]] == [code], done.stdout + done.stderr
+    assert done.returncode == 2
+
+
 def test_run_refuses_a_shared_folder_before_anything_is_created(user: User, azure: Azure) -> None:
     login = {"address": "192.0.2.1", "username": "azureuser"}
     write_compute(user.workspace, "my_dsvm", type="remotedocker", **login, nativeSharedDirectory="/")

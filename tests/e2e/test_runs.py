@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.store.history import History, run_folder
 from gpuinfra.workspace import state_folder

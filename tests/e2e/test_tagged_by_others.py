@@ -140,7 +140,7 @@ def test_down_keeps_a_vnet_in_which_others_created_a_subnet(user: User, azure: A
         assert "bobs" in [each["name"] for each in azure.part(VNETS, "my-dsvm-vnet")["properties"]["subnets"]]
         assert (receipt["off"], receipt["left"]) == (True, [])
         assert receipt["kept"] == [
-            "vnet my-dsvm-vnet: it holds what was not made for this machine: subnet bobs",
+            "vnet my-dsvm-vnet: it contains resources of others: subnet bobs",
             "resource-group gpuinfra-my-dsvm: vnet my-dsvm-vnet is kept",
         ]
     network = azure.part(VNETS, "my-dsvm-vnet")

@@ -1,4 +1,4 @@
-"""What engines say, as Docker 20.10 to 28 put it, and what the SDK raises: all of it has a meaning."""
+"""Messages of Docker 20.10 to 28 and exceptions of the SDK are all translated to our errors."""
 
 import inspect
 from pathlib import Path
@@ -9,11 +9,11 @@ import pytest
 import requests.exceptions
 import urllib3.exceptions
 
-from gpuinfra.runner.docker.check import Said
-from gpuinfra.runner.docker.errors import missing, refusal, told
+from gpuinfra.runner.docker.check import CommandOutput
+from gpuinfra.runner.docker.errors import no_engine, refusal, translate_error
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut, Unreachable
 
-# Answers to the start of a container, a line each, as engines and their runtimes gave them.
+# Real errors at the start of a container, one per line, from engines and their runtimes.
 ANSWERS = Path(__file__).parent.parent / "cases" / "engine"
 SOCKET = "/var/run/docker.sock"
 
@@ -23,8 +23,8 @@ def classes_of(module: ModuleType) -> list[type[Exception]]:
     return [each for each in found if issubclass(each, Exception) and not issubclass(each, Warning)]
 
 
-def made(kind: type[Exception]) -> Exception:
-    """One of any class, however many things it wants to know."""
+def make_exception(kind: type[Exception]) -> Exception:
+    """Return an exception of any class, with the arguments that it requires."""
     if kind is requests.exceptions.JSONDecodeError:
         return kind("Expecting value", "", 0)
     wanted = inspect.signature(kind.__init__).parameters.values()
@@ -35,13 +35,13 @@ def made(kind: type[Exception]) -> Exception:
 @pytest.mark.parametrize(
     "kind", classes_of(docker.errors) + classes_of(requests.exceptions), ids=lambda kind: kind.__name__
 )
-def test_no_exception_of_the_sdk_lacks_a_meaning(kind: type[Exception]) -> None:
-    meaning = told(made(kind), "203.0.113.7:22", "doing", expected=False)
-    assert isinstance(meaning, (JobError, ConnectError))
+def test_every_exception_of_the_sdk_is_translated(kind: type[Exception]) -> None:
+    translated = translate_error(make_exception(kind), "203.0.113.7:22", "doing", expected=False)
+    assert isinstance(translated, (JobError, ConnectError))
 
 
-def test_a_mistake_of_our_own_has_none() -> None:
-    assert told(KeyError("Id"), "here", "doing", expected=False) is None
+def test_other_exceptions_are_not_translated() -> None:
+    assert translate_error(KeyError("Id"), "here", "doing", expected=False) is None
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_a_mistake_of_our_own_has_none() -> None:
             "environment-too-large",
         ),
         ('invalid mount config for type "bind": bind source path does not exist: /x', "job-failed"),
-        ("something that nobody has seen yet", "job-failed"),
+        ("an unknown error", "job-failed"),
     ],
 )
-def test_what_an_engine_says_has_a_code(text: str, code: str) -> None:
+def test_message_of_an_engine_has_a_code(text: str, code: str) -> None:
     error = refusal(text, "pulling it")
     assert error.code == code
     assert text in str(error)
@@ -84,7 +84,7 @@ def test_what_an_engine_says_has_a_code(text: str, code: str) -> None:
 
 
 @pytest.mark.parametrize("text", (ANSWERS / "command-cannot-run.txt").read_text().splitlines())
-def test_command_that_the_image_cannot_run_is_reported_as_such(text: str) -> None:
+def test_command_that_the_image_cannot_run_is_reported(text: str) -> None:
     error = refusal(text, "starting the container")
     assert (error.code, error.summary) == ("job-failed", "the image cannot run the command")
     assert text in str(error)
@@ -95,12 +95,12 @@ def test_command_that_the_image_cannot_run_is_reported_as_such(text: str) -> Non
 def test_engine_that_fails_is_named_as_the_cause(text: str) -> None:
     error = refusal(text, "starting the container")
     assert (error.code, error.summary) == ("engine-failed", "Docker Engine failed on the target")
-    assert f"starting the container: {text}" in str(error), "in its own words"
+    assert f"starting the container: {text}" in str(error), "the engine's message is unchanged"
     for step in ("try again", "sudo systemctl restart docker", "sudo journalctl -u docker"):
         assert step in str(error.help)
 
 
-def test_an_answer_too_long_for_a_line_is_cut() -> None:
+def test_long_message_is_shortened() -> None:
     assert len(str(refusal("a\n" * 5000, "pulling it"))) < 700
 
 
@@ -112,34 +112,34 @@ def test_an_answer_too_long_for_a_line_is_cut() -> None:
         (PermissionError(13, "Permission denied"), "usermod"),
     ],
 )
-def test_an_engine_that_is_not_there_is_missing(error: OSError, help_part: str) -> None:
-    # As requests wraps what urllib3 wraps.
+def test_missing_engine_is_reported(error: OSError, help_part: str) -> None:
+    # As wrapped by requests and urllib3.
     wrapped = requests.exceptions.ConnectionError(urllib3.exceptions.ProtocolError("Connection aborted.", error))
-    meaning = told(wrapped, "this computer", "asking", expected=False)
-    assert isinstance(meaning, JobError)
-    assert meaning.code == "no-engine"
-    assert help_part in str(meaning.help)
+    translated = translate_error(wrapped, "this computer", "asking", expected=False)
+    assert isinstance(translated, JobError)
+    assert translated.code == "no-engine"
+    assert help_part in str(translated.help)
 
 
-def test_an_engine_that_was_there_is_coming_back() -> None:
+def test_engine_that_answered_before_is_only_unreachable() -> None:
     wrapped = requests.exceptions.ConnectionError(ConnectionRefusedError(111, "Connection refused"))
-    assert isinstance(told(wrapped, "this computer", "asking", expected=True), Unreachable)
+    assert isinstance(translate_error(wrapped, "this computer", "asking", expected=True), Unreachable)
     refused = "failed to open the raw stream connection: dial unix: connect: no such file or directory"
-    assert isinstance(missing(Said(1, refused), "203.0.113.7:22", expected=True), Unreachable)
+    assert isinstance(no_engine(CommandOutput(1, refused), "203.0.113.7:22", expected=True), Unreachable)
 
 
 @pytest.mark.parametrize(
-    ("said", "help_part"),
+    ("output", "help_part"),
     [
-        (Said(127, "sh: 1: docker: not found"), "install"),
-        (Said(1, f"dial unix {SOCKET}: connect: permission denied"), "usermod -aG docker $USER"),
+        (CommandOutput(127, "sh: 1: docker: not found"), "install"),
+        (CommandOutput(1, f"dial unix {SOCKET}: connect: permission denied"), "usermod -aG docker $USER"),
     ],
 )
-def test_what_does_not_pass_by_itself_is_no_matter_of_waiting(said: Said, help_part: str) -> None:
-    meaning = missing(said, "203.0.113.7:22", expected=True)
-    assert isinstance(meaning, JobError)
-    assert meaning.code == "no-engine"
-    assert help_part in str(meaning.help)
+def test_permanent_fault_is_not_only_unreachable(output: CommandOutput, help_part: str) -> None:
+    translated = no_engine(output, "203.0.113.7:22", expected=True)
+    assert isinstance(translated, JobError)
+    assert translated.code == "no-engine"
+    assert help_part in str(translated.help)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_what_does_not_pass_by_itself_is_no_matter_of_waiting(said: Said, help_p
         TimeoutError("timed out"),
     ],
 )
-def test_an_engine_that_says_nothing_is_late(error: Exception) -> None:
-    assert isinstance(told(error, "here", "asking", expected=True), TimedOut)
+def test_silent_engine_is_a_timeout(error: Exception) -> None:
+    assert isinstance(translate_error(error, "here", "asking", expected=True), TimedOut)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,6 @@ def test_an_engine_that_says_nothing_is_late(error: Exception) -> None:
         urllib3.exceptions.ProtocolError("Connection broken: IncompleteRead(0 bytes read)"),
     ],
 )
-def test_an_engine_that_hangs_up_is_a_connection_that_is_lost(error: Exception) -> None:
-    meaning = told(error, "here", "asking", expected=True)
-    assert type(meaning) is Broken
+def test_closed_connection_is_broken(error: Exception) -> None:
+    translated = translate_error(error, "here", "asking", expected=True)
+    assert type(translated) is Broken

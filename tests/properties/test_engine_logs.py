@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.jobs.container_log import REORDER_MARGIN, new_frames, next_position, resume_time
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 
 STEP = 3
 """Few times, so that many frames have the same one."""

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from gpuinfra.diagnostics import Diagnostic, Problem
-from gpuinfra.runner.environment.recipe import recipe
+from gpuinfra.runner.environment.recipe import make_recipe
 from gpuinfra.workbench.project import find_projects, load_project
 from tests.unit.runner.environment.test_recipe import Image
 from tests.workbench import FOLDER, needs_projects
@@ -16,7 +16,7 @@ def test_every_shared_file_is_a_recipe_or_a_located_problem() -> None:
     for root in find_projects(FOLDER):
         for conda in load_project(root).condas.values():
             try:
-                found = recipe(Image(), conda, root)
+                found = make_recipe(Image(), conda, root)
             except Problem as problem:
                 diagnostics += problem.diagnostics
                 outcomes["problem"] += 1

@@ -10,42 +10,30 @@ from threading import Thread
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.models.run import GpuUsage, JobRef, Outputs, Run, RunState, run_from_json
+from gpuinfra.models.run import JobRef, Outputs, Run, RunState, run_from_json
 from gpuinfra.runner.record import new_run_id
 from gpuinfra.store.history import History, run_folder
+from tests.runs import CREATED, DETAILS, make_run
 
-NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)
+NOW = CREATED
 
-FULL = Run(
-    id="20261116-121530-3f9c",
-    target="my_dsvm",
+FULL = make_run(
+    "20261116-121530-3f9c",
+    **DETAILS,
     type="remotedocker",
     configuration="my_dsvm-gpu",
     command=("python", "train.py", "--name", "a b", "\udcff"),
     state=RunState.FAILED,
-    created=NOW,
     machine="my-dsvm",
     resource_id="/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/my-dsvm",
     vm_id="6f1c2d9e-0000-4000-8000-000000000001",
     script="train.py",
     started=NOW + timedelta(seconds=20),
     ended=NOW + timedelta(seconds=80),
-    exit_code=7,
-    reason="out of memory",
-    job=JobRef("container", "c0ffee"),
-    git_commit="ab" * 20,
-    git_dirty=True,
-    spec_digest="sha256:12",
-    image="microsoft/mmlspark:plus-gpu-0.9.9",
-    image_digest="sha256:34",
     gpu={"count": 1, "models": ["Tesla K80"], "driver": "470.1", "memoryMiB": [11439], "simulated": False},
-    usage=GpuUsage(60, 59.5, 97, 61.25, 10240),
     timings={"upload": 1.5, "image": 3.25, "job": 60.0},
     outputs=Outputs(3, 1 << 40, complete=True),
-    environment=("SEED", "TOKEN"),
-    cost_usd=0.0123,
     simulated=True,
-    after_run="deallocate",
     warnings=("the GPU was never used",),
 )
 

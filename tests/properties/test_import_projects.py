@@ -129,4 +129,4 @@ def test_existing_files_accept_the_new_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["project-009", "project-068"])
 def test_azure_ml_v1_projects_are_recognised(folder: str) -> None:
     project = load_project(FOLDER / folder)
-    assert import_project(project, ImportOptions(target="local")).is_later
+    assert import_project(project, ImportOptions(target="local")).is_sdk_v1

@@ -452,7 +452,7 @@ def test_azure_ml_v1_project_is_imported(folder: Path) -> None:
     (folder / ".azureml").mkdir(parents=True)
     (folder / ".azureml" / "train.runconfig").write_text(LATER)
     imported, spec = do_import(folder)
-    assert (imported.is_later, "Azure ML SDK v1" in imported.spec_text) == (True, True)
+    assert (imported.is_sdk_v1, "Azure ML SDK v1" in imported.spec_text) == (True, True)
     assert (spec.name, imported.target, spec.target.type) == ("gpu-box", "gpu-box", "remotedocker")
     assert spec.target.base_docker_image == "example.com/cuda11.0/torch:1"
     assert (spec.target.nvidia_docker, spec.target.conda_dependencies) == (True, ".azureml/conda.yml")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.hours import hours_to_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import decide, is_over

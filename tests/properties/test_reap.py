@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.reap import ReapAction
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

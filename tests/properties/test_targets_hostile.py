@@ -1,4 +1,4 @@
-"""Target files and machines that nobody means well with."""
+"""Hostile target files and machines."""
 
 import contextlib
 import os
@@ -55,24 +55,24 @@ def compute(**values: Any) -> str:
     return yaml.safe_dump({key: value for key, value in said.items() if value is not None})
 
 
-# What OpenSSH is told
+# OpenSSH configuration
 
 
 @pytest.mark.parametrize("key", ["address", "username", "privateKeyFile"])
-def test_no_value_of_a_file_becomes_a_line_of_ssh_config(folder: Path, key: str) -> None:
+def test_value_of_a_file_cannot_add_a_line_to_ssh_config(folder: Path, key: str) -> None:
     (folder / "lab.compute").write_text(compute(**{key: "x\n    ProxyCommand touch /tmp/owned\nHost *"}))
     try:
         target = find_target(folder.parent, "lab")
         assert target is not None
         block = openssh.standalone_block(target)
     except (Problem, ValueError):
-        return  # refused, which is as good
+        return  # refused
     lines = [line.split() for line in block.splitlines() if not line.startswith("#")]
     assert {words[0] for words in lines} <= WORDS
     assert sum(words[0] == "Host" for words in lines) == 1
 
 
-def test_a_target_without_a_user_leaves_ssh_config_valid(folder: Path) -> None:
+def test_target_without_a_user_leaves_ssh_config_valid(folder: Path) -> None:
     (folder / "lab.compute").write_text(compute(username=None))
     try:
         target = find_target(folder.parent, "lab")
@@ -84,12 +84,12 @@ def test_a_target_without_a_user_leaves_ssh_config_valid(folder: Path) -> None:
     assert not command[-1].startswith("@")
 
 
-def test_the_zone_of_an_address_is_no_token() -> None:
+def test_zone_of_an_address_is_not_expanded() -> None:
     assert "    HostName fe80::1%%eth0\n" in openssh.config_block(replace(TARGET, address="fe80::1%eth0"), KNOWN)
 
 
 @pytest.mark.parametrize("name", ["*", "a b", "!x", "a\nProxyCommand touch owned", "%h"])
-def test_the_name_of_a_file_is_held_to_the_rule_of_targets(folder: Path, name: str) -> None:
+def test_file_name_must_be_a_valid_target_name(folder: Path, name: str) -> None:
     (folder / f"{name}.compute").write_text(compute())
     try:
         target = find_target(folder.parent, name)
@@ -99,7 +99,7 @@ def test_the_name_of_a_file_is_held_to_the_rule_of_targets(folder: Path, name: s
 
 
 @pytest.mark.parametrize(("address", "username"), [("2001:db8::7", "me"), ("host", "LAB\\me"), ("host", "a/b?c#d")])
-def test_the_address_of_an_engine_is_a_url(address: str, username: str) -> None:
+def test_address_of_an_engine_is_a_valid_url(address: str, username: str) -> None:
     url = endpoint(replace(TARGET, address=address, username=username))
     parts = urlsplit(url)
     assert (parts.hostname, parts.port, unquote(parts.username or "")) == (address, 22, username)
@@ -108,8 +108,8 @@ def test_the_address_of_an_engine_is_a_url(address: str, username: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["*", "@cert-authority *", "github.com,203.0.113.7"])
-def test_an_address_makes_no_other_host_known(folder: Path, address: str) -> None:
-    # `export --format docker-context` asks its user to put this line into ~/.ssh/known_hosts.
+def test_address_cannot_add_another_known_host(folder: Path, address: str) -> None:
+    # `export --format docker-context` asks you to add this line to ~/.ssh/known_hosts.
     (folder / "lab.compute").write_text(compute(address=address))
     try:
         target = find_target(folder.parent, "lab")
@@ -124,38 +124,38 @@ def test_an_address_makes_no_other_host_known(folder: Path, address: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["ssh-ed25519 AAAAC3Nza…", f"{KEY}é", "ssh-ed25519 \N{CYRILLIC CAPITAL LETTER A}AAA"])
-def test_a_host_key_that_is_not_ascii_is_none(text: str) -> None:
+def test_host_key_that_is_not_ascii_is_invalid(text: str) -> None:
     with pytest.raises(HostKeyInvalid):
         HostKey.parse(text)
 
 
-def test_a_host_key_that_is_not_ascii_does_not_hide_the_others() -> None:
+def test_invalid_host_key_does_not_hide_the_others() -> None:
     broken = replace(TARGET, address="127.0.0.1", port=1, host_key="ssh-ed25519 AAAAC3Nza…")
     assert [reach.state for reach in reachability([broken, replace(broken, host_key=KEY)], 2.0)] == ["no", "no"]
 
 
-def test_a_name_that_leaves_the_folder_is_no_target(folder: Path) -> None:
+def test_name_outside_the_folder_is_not_a_target(folder: Path) -> None:
     (folder.parent / "x.compute").write_text(compute())
     assert find_target(folder.parent, "../x") is None
 
 
 @pytest.mark.parametrize("find", [find_target, targets.target_files, check_files])
-def test_a_name_that_no_file_can_have_is_no_target(folder: Path, find: Callable[[Path, str], Any]) -> None:
+def test_invalid_file_name_is_not_a_target(folder: Path, find: Callable[[Path, str], Any]) -> None:
     assert not find(folder.parent, "a" * 300)
 
 
 # Files
 
 
-def test_a_file_that_cannot_be_read_is_a_problem_before_a_machine_is_billed(folder: Path) -> None:
-    # To read the beginning of one's own memory fails for root as well.
+def test_unreadable_file_is_reported_before_billing(folder: Path) -> None:
+    # Reading the start of a process's own memory fails for root too.
     (folder / "lab.compute").symlink_to("/proc/self/mem")
     with pytest.raises(Problem):
         check_files(folder.parent, "lab")
 
 
 @pytest.mark.parametrize("what", ["folder", "file for folder", "device", "loop"])
-def test_what_cannot_be_written_is_a_problem_before_a_machine_is_billed(folder: Path, what: str) -> None:
+def test_unwritable_path_is_reported_before_billing(folder: Path, what: str) -> None:
     file = folder / "lab.compute"
     if what == "folder":
         file.mkdir()
@@ -170,7 +170,7 @@ def test_what_cannot_be_written_is_a_problem_before_a_machine_is_billed(folder: 
         check_files(folder.parent, "lab")
 
 
-def test_writing_waits_for_no_pipe(folder: Path) -> None:
+def test_write_does_not_block_on_a_pipe(folder: Path) -> None:
     pipe = folder / "lab.compute"
     os.mkfifo(pipe)
     try:
@@ -180,8 +180,8 @@ def test_writing_waits_for_no_pipe(folder: Path) -> None:
         os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_a_private_key_that_is_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
-    # In a file from elsewhere it would be /dev/zero or /dev/stdin.
+def test_private_key_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
+    # An untrusted file could name /dev/zero or /dev/stdin.
     pipe = tmp_path / "key"
     os.mkfifo(pipe)
     try:
@@ -191,7 +191,7 @@ def test_a_private_key_that_is_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
         os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_what_was_saved_meanwhile_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_change_of_a_file_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "lab.compute"
     file.write_text("address: old\ntype: remote\n")
     real = read_file
@@ -208,7 +208,7 @@ def test_what_was_saved_meanwhile_is_not_lost(folder: Path, monkeypatch: pytest.
     assert "baseDockerImage: mine" in file.read_text()
 
 
-def test_if_one_of_the_two_files_cannot_be_written_neither_is_changed(folder: Path) -> None:
+def test_files_are_written_both_or_not_at_all(folder: Path) -> None:
     file, other = folder / "lab.compute", folder / "lab.runconfig"
     file.write_text("address: old\ntype: remote\n")
     other.write_text("Framework: PySpark\n")
@@ -219,8 +219,8 @@ def test_if_one_of_the_two_files_cannot_be_written_neither_is_changed(folder: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write files of others")
-def test_a_file_keeps_its_owner(folder: Path) -> None:
-    # As in a container that runs as root, with the user's project mounted into it.
+def test_file_keeps_its_owner(folder: Path) -> None:
+    # As in a container that runs as root with the user's project mounted.
     file = folder / "lab.compute"
     file.write_text("address: old\ntype: remote\n")
     os.chown(file, 12345, 12345)
@@ -232,7 +232,7 @@ def test_a_file_keeps_its_owner(folder: Path) -> None:
     "text",
     ["address: |  # the big one\n  old\n", "address: >- # the big one\n  old\n", "address: [a, # the big one\n b]\n"],
 )
-def test_a_remark_in_a_value_is_not_lost(folder: Path, text: str) -> None:
+def test_comment_in_a_value_is_kept(folder: Path, text: str) -> None:
     file = folder / "lab.compute"
     file.write_text(f"{text}type: remote\n")
     with contextlib.suppress(Problem):
@@ -240,23 +240,23 @@ def test_a_remark_in_a_value_is_not_lost(folder: Path, text: str) -> None:
     assert "# the big one" in file.read_text()
 
 
-def test_a_link_out_of_the_project_is_not_written_through(tmp_path: Path, folder: Path) -> None:
-    theirs = tmp_path / "config"  # as ~/.kube/config
-    theirs.write_text("apiVersion: v1\nkind: Config\n")
-    (folder / "lab.compute").symlink_to(theirs)
+def test_file_is_not_written_through_a_link_out_of_the_project(tmp_path: Path, folder: Path) -> None:
+    outside = tmp_path / "config"  # such as ~/.kube/config
+    outside.write_text("apiVersion: v1\nkind: Config\n")
+    (folder / "lab.compute").symlink_to(outside)
     with contextlib.suppress(Problem, OSError):
         write_target(folder.parent, TARGET)
-    assert theirs.read_text() == "apiVersion: v1\nkind: Config\n"
+    assert outside.read_text() == "apiVersion: v1\nkind: Config\n"
 
 
-def test_a_link_out_of_the_project_shows_nothing_of_what_it_leads_to(tmp_path: Path, folder: Path) -> None:
+def test_content_behind_a_link_out_of_the_project_is_not_shown(tmp_path: Path, folder: Path) -> None:
     (tmp_path / ".git-credentials").write_text("https://me:TOKEN@example.com\n")
     (folder / "lab.compute").symlink_to(tmp_path / ".git-credentials")
     assert not [each for each in read_targets(folder.parent).diagnostics if "TOKEN" in repr(each)]
 
 
 @pytest.mark.parametrize("text", ["password:\n  SESAME: [\n", "type: remote\npassword:\n- SESAME\n"])
-def test_a_password_below_its_key_is_not_shown(folder: Path, text: str) -> None:
+def test_password_on_the_line_below_its_key_is_not_shown(folder: Path, text: str) -> None:
     (folder / "lab.compute").write_text(text)
     found = read_targets(folder.parent).diagnostics
     assert found
@@ -267,7 +267,7 @@ def test_a_password_below_its_key_is_not_shown(folder: Path, text: str) -> None:
 
 
 class Machine:
-    """Says what it likes."""
+    """Returns any output."""
 
     def __init__(self, said: str, gpu: str = "Tesla T4, 535.161.08, 15360 MiB, 7.5\n") -> None:
         self.said, self.gpu = said, gpu
@@ -290,13 +290,13 @@ def said(**parts: str) -> str:
 @pytest.mark.parametrize(
     "greeting", ["Welcome to the lab\n", "Hello, dear user, of the lab\n", "\nnot, a, simulated\n"]
 )
-def test_what_a_users_shell_prints_is_no_gpu(greeting: str) -> None:
+def test_greeting_of_a_shell_is_not_a_gpu(greeting: str) -> None:
     machine = Machine("", f"{greeting}Tesla T4, 535.161.08, 15360 MiB, 7.5\n")
     facts = nvidia_smi.ask(machine, 1.0)
     assert (facts.models, facts.simulated) == (("Tesla T4",), False)
 
 
-def test_the_script_is_one_line_to_the_users_shell() -> None:
+def test_script_is_one_line_for_the_users_shell() -> None:
     machine = Machine(said(python="Python 3.11.2"))
     examine(machine, docker=False, gpu=False, timeout=1.0)
     assert "\n" not in machine.lines[0]
@@ -307,12 +307,12 @@ def test_the_script_is_one_line_to_the_users_shell() -> None:
     ['{"Runtimes": 1}', '{"DiscoveredDevices": [1]}', '{"DiscoveredDevices": 1}', "[" * 100_000],
     ids=["runtimes", "device", "devices", "deep"],
 )
-def test_nonsense_of_an_engine_is_a_check_that_failed(info: str) -> None:
+def test_malformed_answer_of_an_engine_fails_the_check(info: str) -> None:
     found = examine(Machine(said(info=info, hook="")), docker=True, gpu=True, timeout=1.0)
     assert not found.passed
 
 
-def test_nonsense_for_an_exit_code_is_a_check_that_failed() -> None:
+def test_malformed_exit_code_fails_the_check() -> None:
     assert not examine(Machine(f"{check.MARK} system {'9' * 5000}\n"), docker=False, gpu=False, timeout=1.0).passed
 
 
@@ -334,7 +334,7 @@ def secret() -> Secret:
     return found
 
 
-def test_ctrl_c_while_a_slow_keyring_keeps_the_password_leaves_none(
+def test_ctrl_c_during_a_slow_keyring_stores_no_password(
     folder: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, pressed = within, threading.Event()
@@ -352,9 +352,7 @@ def test_ctrl_c_while_a_slow_keyring_keeps_the_password_leaves_none(
     assert memory.kept == {}
 
 
-def test_a_password_for_another_host_key_is_not_kept_for_files_that_cannot_be_written(
-    folder: Path, memory: Memory
-) -> None:
+def test_password_is_not_stored_if_files_cannot_be_written(folder: Path, memory: Memory) -> None:
     former = replace(TARGET, password=passwords.save_password("lab", passwords.account(TARGET), "former"))
     (folder / "lab.compute").write_text("type: [")
     with pytest.raises(Problem):
@@ -362,7 +360,7 @@ def test_a_password_for_another_host_key_is_not_kept_for_files_that_cannot_be_wr
     assert list(memory.kept.values()) == ["former"]
 
 
-def test_a_file_that_names_the_password_of_another_target_does_not_end_it(folder: Path, memory: Memory) -> None:
+def test_file_cannot_remove_the_password_of_another_target(folder: Path, memory: Memory) -> None:
     reference = passwords.save_password("prod", passwords.account(TARGET), "of prod")
     attach._write(folder.parent, TARGET, replace(TARGET, password=reference), None)
     assert list(memory.kept.values()) == ["of prod"]

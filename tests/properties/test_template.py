@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Candidate
+from gpuinfra.models.quantities import parse_money
 from gpuinfra.models.resource import ARM_TYPES, Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -161,7 +161,7 @@ def test_unsupported_fields_are_noted() -> None:
     for wanted, word in (
         (spec(lifecycle={"hours": hours}), "hours"),
         (spec(lifecycle={"max_cost": parse_money("5 USD")}), "cost cap"),
-        (spec(power="deallocated"), "wants the machine off"),
+        (spec(power="deallocated"), "keeps the machine off"),
         (spec(image="seller:offer:sku:latest"), "plan"),
     ):
         first, *others = notes(wanted)

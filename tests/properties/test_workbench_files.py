@@ -182,10 +182,10 @@ def test_wrong_types_in_a_compute_file_are_reported_with_their_places() -> None:
 def test_empty_run_configuration_has_defaults() -> None:
     found, diagnostics = runconfig("Target: my_dsvm\nFramework: null\nCondaDependenciesFile: null\n")
     assert diagnostics == []
-    assert (found.framework, found.says_framework) == ("PySpark", False)
-    assert (found.conda_file, found.says_conda_file) == ("aml_config/conda_dependencies.yml", False)
+    assert (found.framework, found.has_framework) == ("PySpark", False)
+    assert found.conda_file == "aml_config/conda_dependencies.yml"
     assert (found.arguments, found.environment_variables) == (("$file",), {})
-    assert (found.prepare_environment, found.tracked_run, found.is_later) == (True, True, False)
+    assert (found.prepare_environment, found.tracked_run, found.is_sdk_v1) == (True, True, False)
     assert (found.spark_file, found.script, found.docker) == (None, None, None)
 
 
@@ -204,7 +204,7 @@ def test_every_field_of_a_run_configuration_is_read(style: str) -> None:
         )
     found, diagnostics = runconfig(text if style == "yaml" else f"{{{text}}}")
     assert diagnostics == []
-    assert (found.target, found.framework, found.says_framework) == ("another", "Python", True)
+    assert (found.target, found.framework, found.has_framework) == ("another", "Python", True)
     assert found.arguments == ("$file", "--epochs", "5")
     assert found.environment_variables == {"A": "1", "C": ""}
     assert (found.conda_file, found.spark_file) == ("env\\gpu.yml", "spark.yml")
@@ -254,9 +254,9 @@ LATER_JSON = '{"script": "train.py", "arguments": [], "target": "local", "framew
 def test_azure_ml_v1_run_configuration_is_read() -> None:
     found, diagnostics = runconfig(LATER_YAML)
     assert diagnostics == []
-    assert (found.is_later, found.target, found.script) == (True, "gpu", "train.py")
+    assert (found.is_sdk_v1, found.target, found.script) == (True, "gpu", "train.py")
     assert found.arguments == ("$file", "--epochs", "5")
-    assert (found.framework, found.says_framework) == ("Python", False)
+    assert (found.framework, found.has_framework) == ("Python", False)
     assert (found.environment_variables, found.conda_file) == ({"A": "b"}, ".azureml/conda.yml")
     assert (found.user_managed, found.tracked_run) == (False, False)
     assert found.docker is not None
@@ -266,7 +266,7 @@ def test_azure_ml_v1_run_configuration_is_read() -> None:
 
 def test_azure_ml_v1_json_is_read() -> None:
     found, diagnostics = runconfig(LATER_JSON)
-    assert (found.is_later, found.target, found.framework, diagnostics) == (True, "local", "PySpark", [])
+    assert (found.is_sdk_v1, found.target, found.framework, diagnostics) == (True, "local", "PySpark", [])
     assert list(without_equivalent(found)) == []
 
 

@@ -26,23 +26,13 @@ from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import Kind, MachineId, Ref
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
 from gpuinfra.views.frontend import TerminalFrontend
+from tests.runs import make_run
 
 if TYPE_CHECKING:
     from gpuinfra.app.access import CloudSession
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
-OWN = Run(
-    id="own",
-    target="my_dsvm",
-    type="remote",
-    configuration="my_dsvm",
-    command=("python", "train.py"),
-    state=RunState.RUNNING,
-    created=NOW,
-    machine="my-dsvm",
-    script="train.py",
-    job=JobRef("process", "own"),
-)
+OWN = make_run("own", created=NOW, machine="my-dsvm", script="train.py", job=JobRef("process", "own"))
 FETCHED = replace(OWN, state=RunState.COMPLETED, outputs=Outputs(complete=True))
 UNFETCHED = replace(OWN, state=RunState.COMPLETED)
 STOPS = (Effect.RESTART, Effect.POWER_OFF)

@@ -10,22 +10,13 @@ from gpuinfra.app.down import forget_jobs
 from gpuinfra.app.machine_costs import jobs_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.models.resource import MachineId
-from gpuinfra.models.run import Run, RunState
+from gpuinfra.models.run import RunState
 from gpuinfra.store.history import History
+from tests.runs import make_run
 from tests.unit.provision_help import NAME, NOW
 
 HERE, ELSEWHERE = MachineId("s", "here", NAME), MachineId("s", "elsewhere", NAME)
-RUN = Run(
-    id="1",
-    target="t",
-    type="remote",
-    configuration="t",
-    command=("x",),
-    state=RunState.RUNNING,
-    created=NOW,
-    machine=NAME,
-    started=NOW + timedelta(minutes=1),
-)
+RUN = make_run("1", "t", created=NOW, machine=NAME, started=NOW + timedelta(minutes=1))
 
 
 @pytest.mark.parametrize("simulated", [True, False])

@@ -27,7 +27,7 @@ class Image:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
         self.environments: list[dict[str, str]] = []
-        facts = ImageFacts("tool:latest", "sha256:1", (), 1, "linux/amd64", (), variables)
+        facts = ImageFacts("tool:latest", "sha256:1", "linux/amd64", variables)
         monkeypatch.setattr("gpuinfra.runner.docker.images.ensure_image", lambda *_: facts)
         monkeypatch.setattr("gpuinfra.runner.jobs.helper_containers.run_once", self.run)
 

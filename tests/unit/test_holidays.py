@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Diagnostic
-from gpuinfra.models.hours import DATE, MOST_DAYS, Hours, parse_date, parse_days
+from gpuinfra.models.hours import DATE, MAX_DAYS, Hours, parse_date, parse_days
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.files import load_paths
 from gpuinfra.parse.spec import Loaded
@@ -119,9 +119,9 @@ def test_every_bad_line_is_reported_with_its_place(tmp_path: Path) -> None:
 
 def test_too_many_days_are_reported_once_and_quickly(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, b"2000-01-01..2009-12-31\n" * 10_000)
-    assert found.label == f"at most {MOST_DAYS} days"
+    assert found.label == f"at most {MAX_DAYS} days"
     (found,) = problems(tmp_path, b"2000-01-01..2099-12-31\n")
-    assert found.label == f"more than {MOST_DAYS} days"
+    assert found.label == f"more than {MAX_DAYS} days"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from gpuinfra.app import lease_renewal as module
 from gpuinfra.app.lease_renewal import LeaseRenewal
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState

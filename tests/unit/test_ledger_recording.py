@@ -20,6 +20,7 @@ from gpuinfra.provision.costing.activity import Event
 from gpuinfra.store.database import FILE
 from gpuinfra.store.history import History
 from gpuinfra.store.ledger import Ledger
+from tests.runs import make_run
 from tests.unit.provision_help import NAME, NOW, SUBSCRIPTION, RecordedProgress
 
 ENDED = Receipt(
@@ -99,18 +100,8 @@ def test_receipt_has_period_and_cost_when_a_machine_of_this_name_in_another_grou
 
 # Cost of a run
 
-RUN = Run(
-    id="1",
-    target="t",
-    type="remote",
-    configuration="t",
-    command=("x",),
-    state=RunState.COMPLETED,
-    created=NOW,
-    machine=NAME.upper(),
-    started=NOW,
-    ended=NOW + timedelta(minutes=30),
-)
+TIMES = {"created": NOW, "started": NOW, "ended": NOW + timedelta(minutes=30)}
+RUN = make_run("1", "t", state=RunState.COMPLETED, machine=NAME.upper(), **TIMES)
 
 
 def work_of(run: Run, workspace: Path, *, tracked: bool) -> Any:

@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuinfra.models.receipt import OffProof, Receipt, Residue, left_on_cost, next_morning, stamp
+from gpuinfra.models.json_values import stamp
+from gpuinfra.models.receipt import OffProof, Receipt, Residue, left_on_cost, next_morning
 
 ON = datetime(2026, 11, 16, 8, tzinfo=UTC)
 OFF = datetime(2026, 11, 16, 20, tzinfo=UTC)

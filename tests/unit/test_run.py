@@ -26,15 +26,12 @@ from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.remote_runs import RemoteRun
 from gpuinfra.runner.readiness import NotReady
 from gpuinfra.store.history import History
+from tests.runs import make_run
 from tests.unit.provision_help import NAME, NOW, RecordedProgress, made, spec
 
 FULL = JobError("the disk of this computer is full", "`log.lock` cannot be written", None, Code.DISK_FULL)
-DONE = Run(
-    id="r1",
+DONE = make_run(
     target="lab",
-    type="remote",
-    configuration="lab",
-    command=("python", "train.py"),
     state=RunState.COMPLETED,
     created=NOW,
     started=NOW,
@@ -211,7 +208,7 @@ def test_unusable_machine_is_deallocated(
     monkeypatch.setattr("gpuinfra.app.up.open_session", lambda *_, **__: SimpleNamespace(cloud=cloud))
     start = Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START)
 
-    def started(consent: Any) -> Any:
+    def started(consent: Any, _: Any) -> Any:
         consent(Plan(NAME, "", "group", None, (start,)))
         return outcome
 
@@ -235,7 +232,7 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
     plan = Plan(NAME, "", "group", None, (Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START),))
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=plan, lease_until=None, agent=None)
     key = tags.get(outcome.observed.machine.tags, tags.HOST_KEY)
-    provisioner = SimpleNamespace(up=lambda _: outcome, host_key=SimpleNamespace(public=key), public_key="key")
+    provisioner = SimpleNamespace(up=lambda *_: outcome, host_key=SimpleNamespace(public=key), public_key="key")
     seen: list[str] = []
 
     def wait(*_: Any, **__: Any) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpuinfra.views.ci_commands import filter_commands, neutralize, neutralize_json
+from gpuinfra.views.terminal import filter_commands, neutralize, neutralize_json
 
 TEXTS = [
     "##vso[task.complete result=Failed]x",

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.lease import LeaseState
+from gpuinfra.models.machine import LeaseState
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags

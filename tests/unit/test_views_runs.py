@@ -5,43 +5,35 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from rich.text import Text
 
 from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.models.outputs import STDERR, STDOUT, FileDifference, Frame, KeptFile, RunOutputs, Unlike
 from gpuinfra.models.receipt import OffProof, Receipt
-from gpuinfra.models.run import DELETED_WITH_OUTPUTS, GpuUsage, JobRef, Outputs, Run, RunState
-from gpuinfra.runner.outputs.copies import FileDifference, KeptFile, Unlike
-from gpuinfra.views import comparison, job, outputs, runs
+from gpuinfra.models.run import DELETED_WITH_OUTPUTS, GpuUsage, Outputs, RunState
+from gpuinfra.views import job, outputs, runs
 from gpuinfra.views.progress import ProgressView
+from tests.runs import CREATED, DETAILS, make_run
 from tests.unit.test_views_progress import Terminal, console_on, screen
 
-NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)
+NOW = CREATED
 FOLDER = Path(".gpuinfra/runs/20261116-121530-3f9c")
-FAILED = Run(
-    id="20261116-121530-3f9c",
-    target="my_dsvm",
+FAILED = make_run(
+    "20261116-121530-3f9c",
+    **DETAILS,
     type="remotedocker",
     configuration="gpu",
     command=("python", "train.py", "--name", "a b"),
     state=RunState.FAILED,
-    created=NOW,
     machine="my-dsvm",
     script="train.py",
     started=NOW + timedelta(seconds=20),
     ended=NOW + timedelta(seconds=80),
-    exit_code=7,
-    reason="out of memory",
-    job=JobRef("container", "c0ffee"),
-    git_commit="ab" * 20,
-    git_dirty=True,
-    spec_digest="sha256:12",
-    image="microsoft/mmlspark:plus-gpu-0.9.9",
-    image_digest="sha256:34",
     gpu={
         "count": 1,
         "models": ["Tesla K80"],
@@ -52,24 +44,11 @@ FAILED = Run(
         "busIds": ["00000001:00:00.0"],
         "maxClocksMHz": [823],
     },
-    usage=GpuUsage(60, 59.5, 97, 61.25, 10240),
     timings={"upload": 1.5, "job": 60.0},
     outputs=Outputs(3, 3 << 20, complete=True),
-    environment=("SEED", "TOKEN"),
-    cost_usd=0.0123,
-    after_run="deallocate",
     warnings=("outputs/x was not fetched: a link that leads out",),
 )
-RUNNING = Run(
-    id="20261116-121600-0001",
-    target="local",
-    type="local",
-    configuration="local",
-    command=("python3", "a.py"),
-    state=RunState.RUNNING,
-    created=NOW,
-    started=NOW,
-)
+RUNNING = make_run("20261116-121600-0001", "local", type="local", command=("python3", "a.py"), started=NOW)
 
 
 def test_runs_are_a_table() -> None:
@@ -236,10 +215,8 @@ def test_control_characters_are_removed(capsys: pytest.CaptureFixture[str]) -> N
     runs.show([hostile], NOW, json=False)
     runs.show_one(hostile, Path("i\x1b"), json=False)
     job.show_result(hostile, Path("i\x1b"), json=False)
-    comparison.show(hostile, FAILED, [FileDifference("j\x1b", Unlike.SIZE, 1, 2)], json=False)
-    outputs.show(
-        outputs.RunOutputs(hostile, Path("k\x1b"), [KeptFile("l\x1b", 1, "m\x1b")]), (), list_files=True, json=False
-    )
+    runs.show_comparison(hostile, FAILED, [FileDifference("j\x1b", Unlike.SIZE, 1, 2)], json=False)
+    outputs.show(RunOutputs(hostile, Path("k\x1b"), [KeptFile("l\x1b", 1, "m\x1b")]), list_files=True, json=False)
     shown = capsys.readouterr()
     assert not set("\x1b\r\x9b\u202e\x07") & set(shown.out + shown.err)
 
@@ -266,7 +243,7 @@ def test_only_differences_are_shown() -> None:
         FileDifference("b/c", Unlike.SIZE, 1 << 20, 2 << 20),
         FileDifference("d", Unlike.CONTENT, 7, 7),
     ]
-    rows = [line.split("  ") for line in comparison.render(FAILED, other, files).plain.splitlines()]
+    rows = [line.split("  ") for line in runs.render_comparison(FAILED, other, files).plain.splitlines()]
     assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
         [FAILED.id, other.id],
         ["state", "failed", "completed"],
@@ -285,7 +262,7 @@ def test_only_differences_are_shown() -> None:
 
 def test_differences_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     other = replace(FAILED, id="2", exit_code=0, created=NOW + timedelta(days=1))
-    comparison.show(FAILED, other, [FileDifference("a", Unlike.ONLY_B, None, 5)], json=True)
+    runs.show_comparison(FAILED, other, [FileDifference("a", Unlike.ONLY_B, None, 5)], json=True)
     assert json.loads(capsys.readouterr().out) == {
         "schemaVersion": 1,
         "a": FAILED.id,
@@ -296,22 +273,16 @@ def test_differences_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_equal_runs_print_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
-    comparison.show(FAILED, replace(FAILED, id="2"), [], json=False)
+    runs.show_comparison(FAILED, replace(FAILED, id="2"), [], json=False)
     assert capsys.readouterr().err == "no differences\n"
 
 
 def test_every_field_is_compared_or_excluded() -> None:
     left_out = {"id", "created", "started", "ended", "job"}
-    assert set(FAILED.as_json()) == {*comparison.FIELDS, *left_out}
+    assert set(FAILED.as_json()) == {*runs.FIELDS, *left_out}
 
 
 # Output of a job
-
-
-class Frame(NamedTuple):
-    stream: int
-    time: int
-    data: bytes
 
 
 Streams = Callable[..., tuple["Stream", "Stream"]]
@@ -367,7 +338,7 @@ def test_json_keeps_stdout_for_the_object(streams: Streams) -> None:
     assert shown(streams, json=True) == (b"", b"one\ntw\x1b[31mbad\xff\no\rthree\n\n\0")
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(job.STDOUT, (True, False)), (job.STDERR, (False, True))])
+@pytest.mark.parametrize(("asked", "expected"), [(STDOUT, (True, False)), (STDERR, (False, True))])
 def test_one_stream_can_be_selected(streams: Streams, asked: int, expected: tuple[bool, bool]) -> None:
     assert tuple(map(bool, shown(streams, only=(asked,)))) == expected
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuinfra.views import suggestions
+from gpuinfra.views import terminal
 from gpuinfra.views.terminal import messages
 
 
 @pytest.fixture(autouse=True)
 def given() -> Iterator[None]:
-    suggestions.repeat_options(sandbox=True, workspace="a b")
+    terminal.repeat_options(sandbox=True, workspace="a b")
     yield
-    suggestions.repeat_options(sandbox=False, workspace=None)
+    terminal.repeat_options(sandbox=False, workspace=None)
 
 
 @pytest.mark.parametrize(
@@ -29,19 +29,19 @@ def given() -> Iterator[None]:
 )
 def test_command_in_a_text_repeats_the_options(text: str, shown: str | None) -> None:
     both = "`gpuinfra --sandbox --workspace 'a b' up S`, then `gpuinfra --sandbox --workspace 'a b' runs`"
-    assert suggestions.complete(text) == (shown or both)
-    assert suggestions.complete(suggestions.complete(text)) == (shown or both)
+    assert terminal.complete(text) == (shown or both)
+    assert terminal.complete(terminal.complete(text)) == (shown or both)
 
 
 def test_console_completes_commands_and_keeps_styles(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.text import Text
 
-    suggestions.repeat_options(sandbox=True, workspace=None)
+    terminal.repeat_options(sandbox=True, workspace=None)
     messages().print(Text.assemble(("help", "bold"), ": `gpuinfra status`"))
     messages().print("or `gpuinfra runs`")
     assert capsys.readouterr().err == "help: `gpuinfra --sandbox status`\nor `gpuinfra --sandbox runs`\n"
 
 
 def test_nothing_is_added_without_options() -> None:
-    suggestions.repeat_options(sandbox=False, workspace=None)
-    assert suggestions.complete("`gpuinfra status`") == "`gpuinfra status`"
+    terminal.repeat_options(sandbox=False, workspace=None)
+    assert terminal.complete("`gpuinfra status`") == "`gpuinfra status`"

@@ -84,7 +84,7 @@ def list_assignments(call: Call) -> Answer:
 
 
 def _filter(text: str) -> tuple[str | None, bool]:
-    """`principalId eq '…'`, `assignedTo('…')` and `atScope()`, joined by `and`."""
+    """Return the principal, and whether `atScope()` is given; `principalId eq '…'` and `assignedTo('…')` name one."""
     principal, at_scope = None, False
     for part in re.split(r"\s+and\s+", text.strip(), flags=re.IGNORECASE) if text.strip() else []:
         if found := re.fullmatch(r"principalId\s+eq\s+'([^']*)'|assignedTo\('([^']*)'\)", part, re.IGNORECASE):

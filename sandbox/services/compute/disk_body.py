@@ -11,7 +11,7 @@ from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 
 DISKS = "Microsoft.Compute/disks"
-LARGEST_GIB = 32767
+MAX_GIB = 32767
 
 # Operations and MiB a second, by tier: https://learn.microsoft.com/azure/virtual-machines/disks-types
 _PREMIUM = {
@@ -63,8 +63,8 @@ def check_disk_size(size_gib: Any, target: str) -> int:
     """Return the size in GiB, or raise Azure's error."""
     if isinstance(size_gib, bool) or not isinstance(size_gib, int):
         raise invalid_parameter(target, f"The value of parameter {target} is invalid.")
-    if not 1 <= size_gib <= LARGEST_GIB:
-        raise invalid_parameter(target, f"Value of '{target}' must be between 1 and {LARGEST_GIB}, inclusive.")
+    if not 1 <= size_gib <= MAX_GIB:
+        raise invalid_parameter(target, f"Value of '{target}' must be between 1 and {MAX_GIB}, inclusive.")
     return size_gib
 
 

@@ -75,7 +75,7 @@ def _changed(call: Call, disk: Resource, body: dict[str, Any]) -> Resource:
 
 
 def _check_not_in_use(disk: Resource, sku: str, size_gib: int) -> None:
-    """While its VM is allocated, a disk keeps its SKU and an OS disk its size; data disks may grow."""
+    """Raise if a change needs a deallocated VM. While it is allocated, only the size of data disks can change."""
     if disk.properties["diskState"] != "Attached":
         return
     running = f"while it is attached to running VM {disk.body['managedBy']}."
@@ -89,7 +89,7 @@ def _check_not_in_use(disk: Resource, sku: str, size_gib: int) -> None:
 
 
 def _update_vm_of(cloud: Cloud, disk: Resource) -> None:
-    """A VM shows the SKU and size of its disks."""
+    """Update the SKU and size that the disk's VM shows."""
     vm = cloud.store.get(disk.body["managedBy"]) if "managedBy" in disk.body else None
     if vm is None:
         return
@@ -151,7 +151,7 @@ def attach_disk(cloud: Cloud, disk_id: str, vm: Resource, state: str) -> None:
     disk.body["managedBy"] = vm.id
     disk.properties["diskState"] = state
     if "osType" in disk.properties:
-        # A guest's files belong to its OS disk, whichever VM has that disk.
+        # A guest's files belong to its OS disk, not to its VM.
         disk.hidden["guest"] = {"vm": vm.id, "vmId": vm.properties["vmId"]}
     cloud.store.put(disk, cloud.now)
 

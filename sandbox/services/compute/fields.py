@@ -36,14 +36,14 @@ def check_entity_name(name: str, entity: str) -> None:
 
 
 def text(value: object, name: str) -> str | None:
-    """Return the string, or None where the field is absent."""
+    """Return the string, or None if the field is absent."""
     if value is not None and not isinstance(value, str):
         raise invalid_value(name)
     return value
 
 
 def choice(value: object, name: str, choices: tuple[str, ...]) -> str | None:
-    """Return one of the choices in Azure's own spelling, or None where the field is absent."""
+    """Return one of the choices in Azure's own spelling, or None if the field is absent."""
     if value is None:
         return None
     found = {one.casefold(): one for one in choices}.get(value.casefold()) if isinstance(value, str) else None
@@ -53,7 +53,7 @@ def choice(value: object, name: str, choices: tuple[str, ...]) -> str | None:
 
 
 def boolean(value: object, name: str, default: bool) -> bool:
-    """Return the boolean, or the default where the field is absent."""
+    """Return the boolean, or the default if the field is absent."""
     if value is None:
         return default
     if not isinstance(value, bool):

@@ -53,7 +53,7 @@ def usage_items(
 
 
 def draws_on(size: Size, spot: bool) -> tuple[str, ...]:
-    """Return the vCPU quotas that a VM counts against. Spot VMs have their own and leave the others alone."""
+    """Return the vCPU quotas that a VM counts against. Spot VMs have a quota of their own."""
     return (SPOT,) if spot else (REGIONAL, size.family)
 
 

@@ -48,7 +48,7 @@ def _script(body: dict[str, Any]) -> str:
 
 
 def _parameters(body: dict[str, Any]) -> list[str]:
-    """Parameters are variables of the script, and its positional arguments in their order."""
+    """Return lines that set the parameters as variables of the script, and as its positional arguments in order."""
     assignments, values = [], []
     for parameter in section(body, "parameters", list):
         name, value = (parameter.get("name"), parameter.get("value")) if isinstance(parameter, dict) else (None, None)
@@ -82,15 +82,7 @@ def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
 
 
 def command_result(stdout: str, stderr: str) -> dict[str, Any]:
-    """Return the result of a command. Azure reports success whatever the script's exit code."""
+    """Return the result of a command. Azure reports success for every exit code of the script."""
     message = f"Enable succeeded: \n[stdout]\n{stdout[-_SHOWN:]}\n[stderr]\n{stderr[-_SHOWN:]}"
-    return {
-        "value": [
-            {
-                "code": "ProvisioningState/succeeded",
-                "level": "Info",
-                "displayStatus": "Provisioning succeeded",
-                "message": message,
-            }
-        ]
-    }
+    status = {"code": "ProvisioningState/succeeded", "level": "Info", "displayStatus": "Provisioning succeeded"}
+    return {"value": [{**status, "message": message}]}

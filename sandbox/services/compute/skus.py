@@ -27,9 +27,9 @@ def sku_items(
     else:
         found = catalogue.region(location_filter)
         regions = (found,) if found else ()
-    items = [disk_sku(tier, region) for region in regions for tier in catalogue.disk_tiers]
+    items = [_disk_sku(tier, region) for region in regions for tier in catalogue.disk_tiers]
     items += [
-        vm_sku(size, region, reasons.get((region.name, size.name.casefold())))
+        _vm_sku(size, region, reasons.get((region.name, size.name.casefold())))
         for region in regions
         for size in catalogue.sizes()
         if catalogue.offered(size.name, region.name)
@@ -88,8 +88,7 @@ def _list_sizes(call: Call) -> Answer:
     return Answer(200, {"value": vm_sizes(call.cloud.catalogue, require_region(call))})
 
 
-def vm_sku(size: Size, region: Region, reason: str | None = None) -> dict[str, Any]:
-    """Return a VM size in a region, restricted if there is a reason."""
+def _vm_sku(size: Size, region: Region, reason: str | None = None) -> dict[str, Any]:
     return {
         "resourceType": "virtualMachines",
         "name": size.name,
@@ -103,8 +102,7 @@ def vm_sku(size: Size, region: Region, reason: str | None = None) -> dict[str, A
     }
 
 
-def disk_sku(tier: DiskTier, region: Region) -> dict[str, Any]:
-    """Return a disk tier in a region."""
+def _disk_sku(tier: DiskTier, region: Region) -> dict[str, Any]:
     # A zone-redundant disk does not belong to one zone.
     zones = () if tier.sku.endswith("_ZRS") else region.zones
     return {

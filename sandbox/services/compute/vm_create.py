@@ -17,7 +17,7 @@ from gpuinfra.sandbox.services.compute.vm_network_profile import read_network
 from gpuinfra.sandbox.services.compute.vm_os_profile import Profile, read_profile
 from gpuinfra.sandbox.services.compute.vm_power_state import VIRTUAL_MACHINES
 from gpuinfra.sandbox.services.compute.vm_security_profile import new_security
-from gpuinfra.sandbox.services.compute.vm_storage_profile import Place, read_storage
+from gpuinfra.sandbox.services.compute.vm_storage_profile import VmContext, read_storage
 
 _OUTSIDE = (
     "availabilitySet",
@@ -37,7 +37,7 @@ def new_vm(call: Call, vm_id: str, location: str, body: dict[str, Any]) -> tuple
     size = vm_checks.check_size(cloud, properties, location)
     zones = vm_checks.check_zones(cloud, body, vm_id, location, call.api_version)
     tags = check_tags(body)
-    storage = read_storage(Place(call, vm_id, location, size, tuple(zones), tags), properties)
+    storage = read_storage(VmContext(call, vm_id, location, size, tuple(zones), tags), properties)
     plan = vm_checks.check_plan(cloud, body, vm_id, storage.image)
     vm_checks.check_generation(size, storage.generation)
     from_image = storage.image is not None

@@ -18,8 +18,8 @@ _FORBIDDEN_NAMES = frozenset(
 _FORBIDDEN_PASSWORDS = frozenset(
     "abc@123 P@$$w0rd P@ssw0rd P@ssword123 Pa$$word pass@word1 Password! Password1 Password22 iloveyou!".split()
 )
-_LONGEST_CUSTOM_DATA = 87380
-_SHORTEST_RSA_BITS = 2048
+_MAX_CUSTOM_DATA = 87380
+_MIN_RSA_BITS = 2048
 
 
 @dataclass
@@ -134,7 +134,7 @@ def _keys(configuration: dict[str, Any], username: str) -> list[dict[str, str]]:
 
 
 def _is_usable_key(line: str) -> bool:
-    """Azure accepts RSA keys of at least 2048 bits, and Ed25519."""
+    """Whether Azure accepts the key: RSA of at least 2048 bits, or Ed25519."""
     parts = line.split()
     if len(parts) < 2 or parts[0] not in {"ssh-rsa", "ssh-ed25519"}:
         return False
@@ -146,7 +146,7 @@ def _is_usable_key(line: str) -> bool:
         return False
     if parts[0] == "ssh-ed25519":
         return len(fields) == 2 and len(fields[1]) == 32
-    return len(fields) == 3 and int.from_bytes(fields[2], "big").bit_length() >= _SHORTEST_RSA_BITS
+    return len(fields) == 3 and int.from_bytes(fields[2], "big").bit_length() >= _MIN_RSA_BITS
 
 
 def _fields(blob: bytes) -> list[bytes]:
@@ -170,12 +170,12 @@ def _custom_data(value: Any) -> str | None:
     except (binascii.Error, ValueError):
         valid = False
     else:
-        valid = len(data) <= _LONGEST_CUSTOM_DATA
+        valid = len(data) <= _MAX_CUSTOM_DATA
     if not valid:
         raise invalid_parameter(
             "customData",
             "Custom data in OSProfile must be in Base64 encoding and with a maximum length of "
-            f"{_LONGEST_CUSTOM_DATA} characters.",
+            f"{_MAX_CUSTOM_DATA} characters.",
         )
     return data
 

@@ -44,7 +44,7 @@ def _start(call: Call) -> Answer:
 
 
 def _check_allocation(call: Call, vm: Resource) -> None:
-    """Every start of a deallocated VM asks for capacity again."""
+    """Check size, price and quota, which every start of a deallocated VM needs again."""
     properties, spot = vm.properties, is_spot(vm.properties)
     size = check_size(call.cloud, properties, vm.location)
     read_spot(call.cloud, properties, size, vm.location, "Start VM")

@@ -17,7 +17,7 @@ from gpuinfra.sandbox.services.compute.images import Image
 from gpuinfra.sandbox.services.compute.vm_checks import check_image
 
 _CACHING = ("None", "ReadOnly", "ReadWrite")
-_LARGEST_SYSTEM_GIB = 4095
+_MAX_OS_DISK_GIB = 4095
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Place:
+class VmContext:
     """The VM that the disks are for."""
 
     call: Call
@@ -54,7 +54,7 @@ class Place:
         return str(ResourceId(parsed.subscription, parsed.group, parsed.namespace, (("disks", name),)))
 
 
-def read_storage(place: Place, properties: dict[str, Any]) -> Storage:
+def read_storage(context: VmContext, properties: dict[str, Any]) -> Storage:
     """Check image and disks of a new VM."""
     if properties.get("storageProfile") is None:
         raise fields.required("storageProfile")
@@ -68,26 +68,26 @@ def read_storage(place: Place, properties: dict[str, Any]) -> Storage:
     if disk.get("vhd") is not None or disk.get("diffDiskSettings") is not None:
         raise not_modelled("unmanaged and ephemeral disks")
     if option == "Attach":
-        storage = _attached_system(place, disk)
+        storage = _attached_os_disk(context, disk)
     elif option == "FromImage":
-        storage = _new_system(place, section(profile, "imageReference"), disk)
+        storage = _new_os_disk(context, section(profile, "imageReference"), disk)
     else:
         raise fields.invalid_value("osDisk.createOption")
     storage.shown["dataDisks"] = []
-    for given in read_data_disks(place, profile):
-        add_data_disk(place, storage, given)
+    for given in read_data_disks(context, profile):
+        add_data_disk(context, storage, given)
     return storage
 
 
-def _new_system(place: Place, reference: dict[str, Any], disk: dict[str, Any]) -> Storage:
+def _new_os_disk(context: VmContext, reference: dict[str, Any], disk: dict[str, Any]) -> Storage:
     if not reference:
         raise fields.required("imageReference")
-    image = check_image(reference, place.location)
+    image = check_image(reference, context.location)
     size = image.size_gib
     if disk.get("diskSizeGB") is not None:
         size = check_disk_size(disk["diskSizeGB"], "osDisk.diskSizeGB")
-        if size > _LARGEST_SYSTEM_GIB:
-            raise invalid_parameter("osDisk.diskSizeGB", f"An OS disk has at most {_LARGEST_SYSTEM_GIB} GB.")
+        if size > _MAX_OS_DISK_GIB:
+            raise invalid_parameter("osDisk.diskSizeGB", f"An OS disk has at most {_MAX_OS_DISK_GIB} GB.")
         if size < image.size_gib:
             raise fields.not_allowed(
                 f"The specified disk size {size} GB is smaller than the size of the corresponding disk in the VM "
@@ -96,15 +96,15 @@ def _new_system(place: Place, reference: dict[str, Any], disk: dict[str, Any]) -
                 "osDisk.diskSizeGB",
             )
     name = fields.text(disk.get("name"), "osDisk.name")
-    own_name = name or f"{parse_id(place.vm_id).name}_OsDisk_1_{uuid.uuid4().hex}"
-    sku = _sku(place, disk, "osDisk")
+    disk_name = name or f"{parse_id(context.vm_id).name}_OsDisk_1_{uuid.uuid4().hex}"
+    sku = _sku(context, disk, "osDisk")
     source = (
-        f"/Subscriptions/{place.cloud.subscription}/Providers/Microsoft.Compute/Locations/{place.location}/Publishers/"
+        f"/Subscriptions/{context.cloud.subscription}/Providers/Microsoft.Compute/Locations/{context.location}/Publishers/"
         f"{image.publisher}/ArtifactTypes/VMImage/Offers/{image.offer}/Skus/{image.sku}/Versions/{image.version}"
     )
     plan = _plan(
-        place,
-        own_name,
+        context,
+        disk_name,
         sku,
         size,
         {"createOption": "FromImage", "imageReference": {"id": source}},
@@ -123,8 +123,8 @@ def _new_system(place: Place, reference: dict[str, Any], disk: dict[str, Any]) -
     return Storage(shown, image, image.generation, [plan], {"os": plan.id})
 
 
-def _attached_system(place: Place, given: dict[str, Any]) -> Storage:
-    disk = _existing(place, given, "osDisk")
+def _attached_os_disk(context: VmContext, given: dict[str, Any]) -> Storage:
+    disk = _existing(context, given, "osDisk")
     if "osType" not in disk.properties:
         raise invalid_parameter("osDisk", f"The disk {disk.id} has no operating system and cannot be an OS disk.")
     shown = _shown(given, disk.name, "Attach", disk.body["sku"]["name"], disk.properties["diskSizeGB"], system=True)
@@ -133,14 +133,13 @@ def _attached_system(place: Place, given: dict[str, Any]) -> Storage:
     )
 
 
-def read_data_disks(place: Place, profile: dict[str, Any]) -> list[dict[str, Any]]:
+def read_data_disks(context: VmContext, profile: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of `dataDisks`, each with its own LUN."""
     given: list[dict[str, Any]] = section(profile, "dataDisks", list)
-    if len(given) > place.size.data_disks:
-        raise fields.not_allowed(
-            f"The maximum number of data disks allowed to be attached to a VM of this size is {place.size.data_disks}.",
-            "dataDisks",
-        )
+    most = context.size.data_disks
+    if len(given) > most:
+        message = f"The maximum number of data disks allowed to be attached to a VM of this size is {most}."
+        raise fields.not_allowed(message, "dataDisks")
     numbers: set[int] = set()
     for disk in given:
         number = disk.get("lun") if isinstance(disk, dict) else None
@@ -152,23 +151,23 @@ def read_data_disks(place: Place, profile: dict[str, Any]) -> list[dict[str, Any
     return given
 
 
-def add_data_disk(place: Place, storage: Storage, given: dict[str, Any]) -> None:
+def add_data_disk(context: VmContext, storage: Storage, given: dict[str, Any]) -> None:
     """Add a data disk, a new or an existing one."""
     option = fields.choice(given.get("createOption"), "dataDisk.createOption", ("Empty", "Attach", "FromImage", "Copy"))
     if option is None:
         raise fields.required("dataDisk.createOption")
     number = given["lun"]
     if option == "Attach":
-        disk = _existing(place, given, "dataDisk")
+        disk = _existing(context, given, "dataDisk")
         disk_id, name = disk.id, disk.name
         sku, size = disk.body["sku"]["name"], disk.properties["diskSizeGB"]
     elif option == "Empty":
         if given.get("diskSizeGB") is None:
             raise fields.required("dataDisk.diskSizeGB")
-        sku, size = _sku(place, given, "dataDisk"), check_disk_size(given["diskSizeGB"], "dataDisk.diskSizeGB")
+        sku, size = _sku(context, given, "dataDisk"), check_disk_size(given["diskSizeGB"], "dataDisk.diskSizeGB")
         name = fields.text(given.get("name"), "dataDisk.name") or ""
-        own_name = name or f"{parse_id(place.vm_id).name}_disk{number + 2}_{uuid.uuid4().hex}"
-        plan = _plan(place, own_name, sku, size, {"createOption": "Empty"})
+        disk_name = name or f"{parse_id(context.vm_id).name}_disk{number + 2}_{uuid.uuid4().hex}"
+        plan = _plan(context, disk_name, sku, size, {"createOption": "Empty"})
         storage.made.append(plan)
         disk_id = plan.id
     else:
@@ -199,18 +198,18 @@ def _shown(disk: dict[str, Any], name: str | None, option: str, sku: str, size: 
     return shown
 
 
-def _sku(place: Place, disk: dict[str, Any], where: str) -> str:
+def _sku(context: VmContext, disk: dict[str, Any], where: str) -> str:
     # Every size in the catalogue has premium storage, which is then Azure's default.
     given = section(disk, "managedDisk").get("storageAccountType")
-    return check_sku(place.cloud.catalogue, given, f"{where}.managedDisk.storageAccountType", "Premium_LRS")
+    return check_sku(context.cloud.catalogue, given, f"{where}.managedDisk.storageAccountType", "Premium_LRS")
 
 
 def _plan(
-    place: Place, name: str, sku: str, size: int, creation: dict[str, Any], generation: str | None = None
+    context: VmContext, name: str, sku: str, size: int, creation: dict[str, Any], generation: str | None = None
 ) -> DiskPlan:
     fields.check_entity_name(name, "diskName")
-    disk_id = place.disk_id(name)
-    if place.cloud.store.get(disk_id) is not None:
+    disk_id = context.disk_id(name)
+    if context.cloud.store.get(disk_id) is not None:
         raise ArmError(
             409,
             "ConflictingUserInput",
@@ -218,23 +217,23 @@ def _plan(
             "is supported.",
             target=disk_id,
         )
-    return DiskPlan(disk_id, place.location, sku, size, creation, place.tags, place.zones, generation)
+    return DiskPlan(disk_id, context.location, sku, size, creation, context.tags, context.zones, generation)
 
 
-def _existing(place: Place, given: dict[str, Any], where: str) -> Resource:
+def _existing(context: VmContext, given: dict[str, Any], where: str) -> Resource:
     """Return a disk that exists and is unattached."""
     name = f"{where}.managedDisk.id"
     disk_id = fields.text(section(given, "managedDisk").get("id"), name)
     if not disk_id:
         raise fields.required(name)
     try:
-        disk = place.cloud.store.get(disk_id) if parse_id(disk_id).type.lower() == DISKS.lower() else None
+        disk = context.cloud.store.get(disk_id) if parse_id(disk_id).type.lower() == DISKS.lower() else None
     except ValueError:
         raise fields.invalid_value(name) from None
-    if disk is None or disk.location != place.location:
+    if disk is None or disk.location != context.location:
         raise ArmError(404, "NotFound", f"Disk {disk_id} is not found.", target=name)
     owner = disk.body.get("managedBy")
-    if owner and key(owner) != key(place.vm_id):
+    if owner and key(owner) != key(context.vm_id):
         raise ArmError(
             409,
             "ConflictingUserInput",

@@ -18,7 +18,7 @@ from gpuinfra.sandbox.services.compute.vm_identity import apply_identity
 from gpuinfra.sandbox.services.compute.vm_network_profile import change_nics, read_network
 from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, state_of
 from gpuinfra.sandbox.services.compute.vm_security_profile import change_security
-from gpuinfra.sandbox.services.compute.vm_storage_profile import Place, Storage, add_data_disk, read_data_disks
+from gpuinfra.sandbox.services.compute.vm_storage_profile import Storage, VmContext, add_data_disk, read_data_disks
 
 
 @dataclass
@@ -61,7 +61,7 @@ def _check_unchanged(vm: Resource, body: dict[str, Any]) -> None:
 
 
 def _check_profile(vm: Resource, profile: dict[str, Any]) -> None:
-    """Users, keys and custom data are fixed at the first boot."""
+    """Raise if users, keys or custom data change, which are fixed at the first boot."""
     present = vm.properties.get("osProfile", {})
     for name in ("computerName", "adminUsername"):
         if profile.get(name) is not None and profile[name] != present.get(name):
@@ -154,8 +154,8 @@ def _change_storage(call: Call, vm: Resource, properties: dict[str, Any], size: 
     if profile.get("dataDisks") is None:
         return
     zones = tuple(vm.body.get("zones", ()))
-    place = Place(call, vm.id, vm.location, size, zones, vm.body.get("tags", {}))
-    given = read_data_disks(place, profile)
+    context = VmContext(call, vm.id, vm.location, size, zones, vm.body.get("tags", {}))
+    given = read_data_disks(context, profile)
     kept = {disk["lun"]: disk for disk in present["dataDisks"]}
     disks = vm.hidden["disks"]
     storage = Storage({"dataDisks": []}, None, "", [], {"os": disks["os"]})
@@ -168,7 +168,7 @@ def _change_storage(call: Call, vm: Resource, properties: dict[str, Any], size: 
             storage.shown["dataDisks"].append({**shown, "deleteOption": option or shown["deleteOption"]})
             storage.disks[str(number)] = disks[str(number)]
         else:
-            add_data_disk(place, storage, disk)
+            add_data_disk(context, storage, disk)
     for number, disk_id in disks.items():
         if number != "os" and disk_id not in storage.disks.values():
             detach_disk(call.cloud, disk_id, vm.id)

@@ -30,7 +30,7 @@ def wrong_value(value: Any, kind: str, path: str) -> ArmError:
 
 
 def text(mapping: dict[str, Any], name: str, path: str, default: str | None = None) -> str | None:
-    """Return the string, or the default where the field is absent or null."""
+    """Return the string, or the default if the field is absent or null."""
     value = _typed(mapping, name, path, str, "String")
     return default if value is None else str(value)
 
@@ -45,7 +45,7 @@ def choice(mapping: dict[str, Any], name: str, path: str, allowed: Sequence[str]
 
 
 def _typed(mapping: dict[str, Any], name: str, path: str, kind: type, title: str) -> Any:
-    """Return a value of exactly this type, or None where the field is absent or null."""
+    """Return a value of exactly this type, or None if the field is absent or null."""
     value = mapping.get(name)
     if value is not None and type(value) is not kind:
         raise wrong_value(value, title, f"{path}.{name}")
@@ -53,34 +53,34 @@ def _typed(mapping: dict[str, Any], name: str, path: str, kind: type, title: str
 
 
 def boolean(mapping: dict[str, Any], name: str, path: str, *, default: bool = False) -> bool:
-    """Return the boolean, or the default where the field is absent or null."""
+    """Return the boolean, or the default if the field is absent or null."""
     value = _typed(mapping, name, path, bool, "Boolean")
     return default if value is None else bool(value)
 
 
 def integer(mapping: dict[str, Any], name: str, path: str, default: int) -> int:
-    """Return the integer, or the default where the field is absent or null."""
+    """Return the integer, or the default if the field is absent or null."""
     value = _typed(mapping, name, path, int, "Int32")
     return default if value is None else int(value)
 
 
-def texts(mapping: dict[str, Any], name: str, path: str) -> list[str]:
-    """Return the list of strings; empty where the field is absent or null."""
+def _list(mapping: dict[str, Any], name: str, path: str, kind: type, title: str) -> list[Any]:
     value = mapping.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise wrong_value(value, "List<String>", f"{path}.{name}")
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+        raise wrong_value(value, f"List<{title}>", f"{path}.{name}")
     return list(value)
+
+
+def texts(mapping: dict[str, Any], name: str, path: str) -> list[str]:
+    """Return the list of strings; empty if the field is absent or null."""
+    return _list(mapping, name, path, str, "String")
 
 
 def items(mapping: dict[str, Any], name: str, path: str) -> list[dict[str, Any]]:
     """Return the list of objects; their `properties`, if present, are objects too."""
-    value = mapping.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise wrong_value(value, "List<Object>", f"{path}.{name}")
+    value = _list(mapping, name, path, dict, "Object")
     for place, item in enumerate(value):
         if not isinstance(item.get("properties") or {}, dict):
             raise wrong_value(item["properties"], "Object", f"{path}.{name}[{place}].properties")

@@ -6,7 +6,6 @@ from typing import Any
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.faults import OPERATION_ERRORS
 from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import section
@@ -44,7 +43,7 @@ _AT_ONCE = "2023-11-01"
 def _put_nic(call: Call) -> Answer:
     body, existing, own_id, location = check_put(call, KIND)
     nic = build(call.cloud, own_id, location, body, existing)
-    if existing is None and call.api_version >= _AT_ONCE and not _operation_fault_is_armed(call, own_id, location):
+    if existing is None and call.api_version >= _AT_ONCE and not call.cloud.faults.hits_operation(own_id, location):
         keep(call.cloud, nic)
         return Answer(201, _show(call.cloud, nic, {}))
     operation = begin(call, KIND, nic, "put")
@@ -55,17 +54,6 @@ def _put_nic(call: Call) -> Answer:
         for public_ip_id in public_ip_ids(nic):
             public_ips.assign_address(call.cloud, public_ip_id)
     return call.cloud.operations.created(call, operation, _show(call.cloud, nic, {}), new=existing is None)
-
-
-def _operation_fault_is_armed(call: Call, own_id: str, location: str) -> bool:
-    """Whether a fault would hit the operation: then the NIC needs one."""
-    faults = call.cloud.faults
-    names = [
-        fault["name"]
-        for fault in faults.all()
-        if fault.get("operation") or fault["name"] in OPERATION_ERRORS or fault["name"] == "never-ends"
-    ]
-    return any(faults.look(name, resource_id=own_id, region=location) for name in names)
 
 
 def build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existing: Resource | None) -> Resource:

@@ -18,7 +18,7 @@ from gpuinfra.sandbox.services.resources.template_expressions import Scope, Temp
 
 ACTIVE = frozenset({"Accepted", "Running"})
 ATTEMPTS = 5
-LONGEST = 4 * 3600
+MAX_SECONDS = 4 * 3600
 """How long Azure waits for a resource."""
 
 
@@ -107,7 +107,7 @@ def _deployment(cloud: Cloud, payload: dict[str, Any]) -> Resource | None:
 def _look(cloud: Cloud, step: dict[str, Any], elapsed: float) -> bool:
     """Update the state of a resource that is being created."""
     operation = cloud.store.get_operation(step["operation"]) or {"status": FAILED}
-    if operation["status"] == IN_PROGRESS and elapsed <= LONGEST:
+    if operation["status"] == IN_PROGRESS and elapsed <= MAX_SECONDS:
         return False
     step["ended"] = cloud.now
     if operation["status"] == IN_PROGRESS or "error" in operation:

@@ -35,7 +35,7 @@ def _list(call: Call) -> Answer:
 
 
 def _is_listed(resource: Resource) -> bool:
-    """ARM's lists omit resource groups, nested resources and deployments."""
+    """Whether ARM lists a resource: not resource groups, nested resources and deployments."""
     namespace = parse_id(resource.id).namespace.lower()
     return namespace not in {"", "microsoft.resources", "microsoft.authorization"} and "location" in resource.body
 

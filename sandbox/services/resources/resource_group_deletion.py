@@ -12,7 +12,7 @@ from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 
 ATTEMPTS = 3
-LONGEST = 4 * 3600
+MAX_SECONDS = 4 * 3600
 """How long Azure waits for deletions that do not end."""
 
 # Users before what they use. Types that are not listed come last.
@@ -62,7 +62,7 @@ def delete_step(cloud: Cloud, payload: dict[str, Any]) -> None:
             waiting[resource.id] = answer.operation_id
     if not waiting and not _top_level(cloud, group):
         _emptied(cloud, group, payload["operation"])
-    elif cloud.now - payload["began"] > LONGEST:
+    elif cloud.now - payload["began"] > MAX_SECONDS:
         _fail(cloud, group, payload, next(iter(waiting), group.id))
     else:
         due = cloud.now + pause(cloud.now - payload["began"], progress=progress)
@@ -112,13 +112,8 @@ def _group(cloud: Cloud, payload: dict[str, Any]) -> Resource | None:
 
 def _top_level(cloud: Cloud, group: Resource) -> list[Resource]:
     """Return the resources to delete one by one: nested resources and deployments go with others."""
-    found = cloud.store.resources(group=group.name)
-    parsed = [(resource, parse_id(resource.id)) for resource in found]
-    return [
-        resource
-        for resource, each in parsed
-        if len(each.pairs) == 1 and each.namespace.lower() != "microsoft.resources"
-    ]
+    found = ((resource, parse_id(resource.id)) for resource in cloud.store.resources(group=group.name))
+    return [each for each, own in found if len(own.pairs) == 1 and own.namespace.lower() != "microsoft.resources"]
 
 
 def _next(cloud: Cloud, group: Resource, payload: dict[str, Any]) -> list[Resource]:

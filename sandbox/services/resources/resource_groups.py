@@ -26,7 +26,7 @@ def _put_group(call: Call) -> Answer:
     existing = call.cloud.store.get(common.group_id(call))
     if existing:
         common.require_group(call, for_write=True)
-        _check_location(existing, location)
+        common.check_same_location(existing, location)
     group = existing or Resource(common.group_id(call), location, {})
     group.body = {"id": group.id, "name": group.name, "type": KIND, "location": location}
     if (managed_by := _managed_by(body)) is not None:
@@ -48,7 +48,7 @@ def patch_group(call: Call) -> Answer:
     group = common.require_group(call, for_write=True)
     body = common.require_object(call)
     if body.get("location") is not None:
-        _check_location(group, common.require_location(call, body, KIND))
+        common.check_same_location(group, common.require_location(call, body, KIND))
     common.set_tags(group, body)
     if (managed_by := _managed_by(body)) is not None:
         group.body["managedBy"] = managed_by
@@ -92,16 +92,6 @@ def _check_name(name: str) -> None:
     if not re.fullmatch(r"[\w().-]*[\w()-]", name):
         message = f"The provided resource group name '{name}' has these invalid characters or ends with '.'."
         raise ArmError(400, "InvalidResourceGroup", message)
-
-
-def _check_location(group: Resource, location: str) -> None:
-    if group.location != location:
-        raise ArmError(
-            409,
-            "InvalidResourceGroupLocation",
-            f"Invalid resource group location '{location}'. The Resource group already exists in location "
-            f"'{group.location}'.",
-        )
 
 
 def _managed_by(body: dict[str, Any]) -> str | None:

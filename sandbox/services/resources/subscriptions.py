@@ -43,24 +43,17 @@ def _get_subscription(call: Call) -> Answer:
 
 @service.route("GET", "/tenants")
 def _list_tenants(call: Call) -> Answer:
-    tenant = call.cloud.tenant
-    return Answer(
-        200,
-        {
-            "value": [
-                {
-                    "id": f"/tenants/{tenant}",
-                    "tenantId": tenant,
-                    "countryCode": "US",
-                    "displayName": NAME,
-                    "domains": ["sandbox.invalid"],
-                    "tenantCategory": "Home",
-                    "defaultDomain": "sandbox.invalid",
-                    "tenantType": "AAD",
-                }
-            ]
-        },
-    )
+    tenant = {
+        "id": f"/tenants/{call.cloud.tenant}",
+        "tenantId": call.cloud.tenant,
+        "countryCode": "US",
+        "displayName": NAME,
+        "domains": ["sandbox.invalid"],
+        "tenantCategory": "Home",
+        "defaultDomain": "sandbox.invalid",
+        "tenantType": "AAD",
+    }
+    return Answer(200, {"value": [tenant]})
 
 
 @service.route("GET", f"{SUBSCRIPTION}/locations")

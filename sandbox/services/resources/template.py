@@ -62,7 +62,6 @@ def make_plan(template: dict[str, Any], given: dict[str, Any], scope: Scope) -> 
         scope = replace(scope, parameters=values, now=None)
         variables = evaluate(section(template, "variables"), replace(scope, variables={}))
         scope = replace(scope, variables=variables)
-        _check_head(template)
         resources = _order([_resource(each, scope) for each in _resources(template)])
         outputs = _outputs(section(template, "outputs"))
     except TemplateError as error:
@@ -164,17 +163,11 @@ def _texts(value: Any) -> list[str]:
 # Resources
 
 
-def _check_head(template: dict[str, Any]) -> None:
-    for name in ("$schema", "contentVersion"):
-        if not isinstance(template.get(name), str):
-            raise TemplateError(f"The template is not valid: the property '{name}' is missing or no text")
-
-
 def _resources(template: dict[str, Any]) -> list[Any]:
-    resources = template.get("resources")
-    if not isinstance(resources, list):
-        raise TemplateError("The template is not valid: the property 'resources' is missing or no list")
-    return resources
+    for name, kind, title in (("$schema", str, "text"), ("contentVersion", str, "text"), ("resources", list, "list")):
+        if not isinstance(template.get(name), kind):
+            raise TemplateError(f"The template is not valid: the property '{name}' is missing or no {title}")
+    return list(template["resources"])
 
 
 def _resource(declared: Any, scope: Scope) -> PlannedResource:
@@ -199,20 +192,17 @@ def _resource(declared: Any, scope: Scope) -> PlannedResource:
     pairs = "".join(f"/{kind}/{name}" for kind, name in zip(kinds, names, strict=True))
     body = {name: value for name, value in declared.items() if name.lower() not in _NOT_IN_BODY}
     depends = evaluate(section(declared, "dependsOn", list), scope)
+    condition = evaluate(declared.get("condition", True), scope)
+    if not isinstance(condition, bool):
+        raise TemplateError("The template resource is not valid: its condition is neither true nor false")
     return PlannedResource(
         id=f"{scope.group['id']}/providers/{namespace}{pairs}",
         type=head["type"],
         name=head["name"],
         api_version=head["apiVersion"],
         body={**without_nulls(evaluate(body, scope)), "dependsOn": depends},
-        skipped=not _condition(evaluate(declared.get("condition", True), scope)),
+        skipped=not condition,
     )
-
-
-def _condition(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TemplateError("The template resource is not valid: its condition is neither true nor false")
-    return value
 
 
 def without_nulls(value: Any) -> Any:

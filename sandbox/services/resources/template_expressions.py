@@ -207,8 +207,6 @@ def _concat(_: Scope, *parts: Any) -> Any:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value)
     if isinstance(value, str | int):
         return str(value)
     raise TypeError(value)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.reap import ReapAction, ReapResult
-from gpuinfra.models.receipt import OffProof, stamp
+from gpuinfra.models.receipt import OffProof
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

@@ -11,6 +11,7 @@ import pytest
 
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
+from gpuinfra.provision import waiting
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
@@ -23,9 +24,8 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner, UpOutcome
-from gpuinfra.provision.waiting import Deadline, retry
-from gpuinfra.sandbox.kernel.access_control import is_principal
-from gpuinfra.sandbox.services.authorization import role_assignments
+from gpuinfra.provision.waiting import Deadline
+from gpuinfra.sandbox.kernel import access_control
 from tests.az import Az
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
@@ -94,9 +94,9 @@ def stop(server: Sandbox, machine: ObservedResource, target: ObservedResource, v
 
 def test_machine_may_deallocate_only_itself(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     other = spec(name="other")
-    right = up(cloud, heard).agent
-    assert right is not None
-    assert (right.state, right.word) == (RoleState.GRANTED, "armed")
+    role = up(cloud, heard).agent
+    assert role is not None
+    assert (role.state, role.word) == (RoleState.GRANTED, "armed")
     assert notes(heard) == ["agent: may switch the machine off"]
     assert up(cloud, heard, other).agent is not None
     mine, theirs = machine_of(cloud), machine_of(cloud, other)
@@ -114,9 +114,9 @@ def test_existing_role_is_found_with_one_request(cloud: AzureCloud, heard: Recor
     up(cloud, heard)
     before = len(requests(server, "GET", "PUT"))
     heard.lines.clear()
-    right = up(cloud, heard).agent
-    assert right is not None
-    assert right.state is RoleState.HELD
+    role = up(cloud, heard).agent
+    assert role is not None
+    assert role.state is RoleState.HELD
     assert requests(server, "GET", "PUT")[before:] == ["GET roleAssignments 200"]
     assert notes(heard) == []
 
@@ -132,10 +132,10 @@ def test_up_without_role_permission_creates_the_machine_and_warns(
     cloud: AzureCloud, heard: RecordedProgress, server: Sandbox, kind: str, action: str, made: list[str]
 ) -> None:
     server.control("POST", "faults", {"name": "AuthorizationFailed", "type": kind, "method": "PUT", "count": 0})
-    right = up(cloud, heard).agent
-    assert right is not None
-    assert (right.state, right.code, right.action) == (RoleState.REFUSED, "AuthorizationFailed", action)
-    assert right.word == "not-armed"
+    role = up(cloud, heard).agent
+    assert role is not None
+    assert (role.state, role.code, role.action) == (RoleState.REFUSED, "AuthorizationFailed", action)
+    assert role.word == "not-armed"
     assert requests(server, "PUT") == made, "it is requested once"
     (note,) = notes(heard)
     assert note.startswith("the guest agent may not switch the machine off (AuthorizationFailed): ")
@@ -191,17 +191,18 @@ def test_missing_identity_is_added_in_place(cloud: AzureCloud, heard: RecordedPr
 def test_role_assignment_waits_for_the_new_principal(
     cloud: AzureCloud, heard: RecordedProgress, server: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(waiting, "FIRST_PAUSE", 0.01)
     asked: list[str] = []
+    is_principal = access_control.is_principal
 
     def lagging(there: Any, principal: str) -> bool:
         asked.append(principal)
         return len(asked) > 3 and is_principal(there, principal)
 
-    monkeypatch.setattr(role_assignments, "is_principal", lagging)
-    right = up(cloud, heard).agent
-    assert right is not None
-    assert right.state is RoleState.GRANTED
+    monkeypatch.setattr(access_control, "is_principal", lagging)
+    role = up(cloud, heard).agent
+    assert role is not None
+    assert role.state is RoleState.GRANTED
     refused = ["PUT roleAssignments 400"] * 3
     assert [each for each in requests(server, "PUT") if "Assign" in each] == [*refused, "PUT roleAssignments 201"]
 
@@ -212,18 +213,18 @@ def test_changed_role_is_restored(cloud: AzureCloud, heard: RecordedProgress, se
     body = agent_role.definition_body(server.subscription)
     body["properties"]["permissions"] = [{"actions": ["Microsoft.Compute/virtualMachines/read"]}]
     assert server.http("PUT", f"{definition}?{API}", body)[0] == 201
-    right = cloud.agent_role(machine_of(cloud))
-    assert right.state is RoleState.ABSENT
-    assert re.search(r"no longer allows .*/deallocate/action", right.message)
+    role = cloud.agent_role(machine_of(cloud))
+    assert role.state is RoleState.ABSENT
+    assert re.search(r"no longer allows .*/deallocate/action", role.message)
     assert up(cloud, heard, spec(name="other")).agent is not None
     assert cloud.agent_role(machine_of(cloud)).state is RoleState.HELD
 
 
 def test_unknown_role_state_does_not_block_up(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     server.control("POST", "faults", {"name": "Conflict", "type": "roleDefinitions", "method": "PUT", "count": 0})
-    right = up(cloud, heard).agent
-    assert right is not None
-    assert (right.state, right.word, right.code) == (RoleState.UNKNOWN, "unknown", "Conflict")
+    role = up(cloud, heard).agent
+    assert role is not None
+    assert (role.state, role.word, role.code) == (RoleState.UNKNOWN, "unknown", "Conflict")
     (note,) = notes(heard)
     assert note.startswith("the guest agent perhaps may not switch the machine off (Conflict): ")
     assert requests(server, "PUT") == ["PUT roleDefinitions 409"] * 2, "and once more after the creation"

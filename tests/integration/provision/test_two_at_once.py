@@ -262,7 +262,7 @@ def test_delete_accepts_resources_that_another_up_has_just_created(harness: Harn
     harness.succeed("up", SPEC, *ELSEWHERE)
     harness.clear()
     text = both_end(down)
-    assert "was not made for this machine" not in text, text
+    assert "contains resources of others" not in text, text
     check_converges(harness, text)
 
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.connection.local import LocalConnection
-from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import Broken, ConnectError, JobError
 from gpuinfra.runner.job_spec import Gpus, StartRequest
 from gpuinfra.runner.jobs import container
 from gpuinfra.runner.jobs.container import ContainerJob, container_config, start_container
 from gpuinfra.runner.jobs.container_log import next_position
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Job, Position, StopReason
+from gpuinfra.runner.jobs.job import Job, Position, StopReason
 from tests.integration.runner.conftest import WAIT_SECONDS, eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
 
@@ -32,7 +33,7 @@ def engine(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
     with contextlib.ExitStack() as stack:
         there = stack.enter_context(lab.connected()) if request.param == REMOTE else LocalConnection()
-        yield stack.enter_context(contextlib.closing(open_engine(there, 20)))
+        yield stack.enter_context(contextlib.closing(Engine(there, 20)))
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def mortal(lab: Lab) -> Iterator[Lab]:
 @pytest.fixture
 def remote(lab: Lab) -> Iterator[Engine]:
     """The lab's engine over SSH."""
-    with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
+    with lab.connected() as connection, contextlib.closing(Engine(connection, 20)) as engine:
         yield engine
 
 
@@ -137,7 +138,7 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab:
     place, tries, identity = Position(), 0, ""
     while True:
         tries += 1
-        with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
+        with lab.connected() as connection, contextlib.closing(Engine(connection, 20)) as engine:
             job = ContainerJob(engine, identity) if identity else start_container(engine, wanted)
             identity = job.id
             try:
@@ -162,9 +163,9 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab:
 @pytest.mark.parametrize("way", ["stop", "kill"])
 def test_restarted_engine_sends_all_earlier_output(mortal: Lab, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", mortal.engine.address)
-    with contextlib.closing(open_engine(LocalConnection(), 20)) as engine, contextlib.ExitStack() as stack:
+    with contextlib.closing(Engine(LocalConnection(), 20)) as engine, contextlib.ExitStack() as stack:
         connection = stack.enter_context(mortal.connected())
-        over_ssh = open_engine(connection, 20, expected=True)
+        over_ssh = Engine(connection, 20, expected=True)
         over_ssh.prepare()
         job = start_container(engine, shell("i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done"))
         got: list[Frame] = []
@@ -186,7 +187,7 @@ def test_restarted_engine_sends_all_earlier_output(mortal: Lab, monkeypatch: pyt
         for frame in got:
             place = next_position(place, frame)
         if not connection.is_open:  # a slow computer may have lost the connection
-            over_ssh = open_engine(stack.enter_context(mortal.connected()), 20, expected=True)
+            over_ssh = Engine(stack.enter_context(mortal.connected()), 20, expected=True)
         # The earlier streams are closed, which must not cause an error.
         got += ContainerJob(over_ssh, job.id).frames(place)
         numbers = [int(frame.data) for frame in got]
@@ -332,7 +333,7 @@ def test_secrets_are_not_in_process_lists_and_deleted_with_the_container(remote:
 
 
 def test_lost_connection_during_silence_is_reported(lab: Lab) -> None:
-    with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
+    with lab.connected() as connection, contextlib.closing(Engine(connection, 20)) as engine:
         job = start_container(engine, shell("echo one; sleep 60"))
         frames = job.frames(Position())
         assert next(frames).data == b"one\n"

@@ -1,4 +1,4 @@
-"""Ways to an engine: over a real OpenSSH server, by a real socket, and where there is none."""
+"""Connections to an engine: over a real OpenSSH server, through a real socket, and without an engine."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import pytest
 
 from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.connection.ssh import SshConnection
-from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut, Unreachable
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.lab import Lab
@@ -20,23 +20,23 @@ from tests.real import program
 
 
 @contextlib.contextmanager
-def reached(server: SshServer, timeout: float = 20, *, expected: bool = False) -> Iterator[Engine]:
+def connected(server: SshServer, timeout: float = 20, *, expected: bool = False) -> Iterator[Engine]:
     connection = SshConnection.open(server.target, 20)
     with (
         contextlib.closing(connection),
-        contextlib.closing(open_engine(connection, timeout, expected=expected)) as made,
+        contextlib.closing(Engine(connection, timeout, expected=expected)) as made,
     ):
         yield made
 
 
 @contextlib.contextmanager
 def local(timeout: float = 20) -> Iterator[Engine]:
-    with contextlib.closing(open_engine(LocalConnection(), timeout)) as engine:
+    with contextlib.closing(Engine(LocalConnection(), timeout)) as engine:
         yield engine
 
 
 def write_program(folder: Path, script: str) -> Path:
-    """A program called `docker`; the folder to find it in."""
+    """Write a program called `docker`, and return its folder."""
     folder.mkdir()
     file = folder / "docker"
     file.write_text(f"#!/bin/sh\n{script}\n")
@@ -44,52 +44,52 @@ def write_program(folder: Path, script: str) -> Path:
     return folder
 
 
-def ways(address: str) -> int:
-    """How many `docker system dial-stdio` run for an engine."""
+def streams(address: str) -> int:
+    """Return how many `docker system dial-stdio` run for an engine."""
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has ended
             if b"dial-stdio" in (folder / "cmdline").read_bytes():
                 count += address.encode() in (folder / "environ").read_bytes()
     return count
 
 
-def test_calls_share_ways_which_end_with_the_engine(lab: Lab) -> None:
+def test_requests_share_streams_that_end_with_the_engine(lab: Lab) -> None:
     with lab.connected() as connection:
-        engine = open_engine(connection, 20)
+        engine = Engine(connection, 20)
         engine.prepare()
-        assert eventually(lambda: ways(lab.engine.address) == 2), "sshd confirms a command before it executes it"
+        assert eventually(lambda: streams(lab.engine.address) == 2), "sshd confirms a command before it executes it"
         for _ in range(5):
             assert engine.api.info()["Name"]
-        assert ways(lab.engine.address) == 2
+        assert streams(lab.engine.address) == 2
         assert engine.api.version()["ApiVersion"] == engine.api.api_version
         engine.close()
         engine.close()
-        assert eventually(lambda: ways(lab.engine.address) == 0)
-        # One that is closed can be asked again: it opens a way anew.
+        assert eventually(lambda: streams(lab.engine.address) == 0)
+        # The connection still works.
         assert connection.run(["true"], timeout=20).exit_code == 0
 
 
-def test_an_engine_is_as_useful_without_preparation(lab: Lab) -> None:
-    with reached(lab.server) as engine:
+def test_engine_works_without_preparation(lab: Lab) -> None:
+    with connected(lab.server) as engine:
         assert engine.api.info()["Name"]
-        assert ways(lab.engine.address) == 1
+        assert streams(lab.engine.address) == 1
 
 
-def test_a_connection_that_is_lost_is_told(lab: Lab) -> None:
-    with reached(lab.server) as engine:
+def test_lost_connection_is_reported(lab: Lab) -> None:
+    with connected(lab.server) as engine:
         engine.prepare()
         lab.server.cut()
         with pytest.raises(ConnectError), engine.translated("asking"):
             engine.api.info()
 
 
-def test_what_a_users_shell_prints_first_is_left_behind(lab: Lab, server: SshServer, tmp_path: Path) -> None:
+def test_text_of_the_shell_is_ignored(lab: Lab, server: SshServer, tmp_path: Path) -> None:
     real = program("docker", "docker.io")
     folder = write_program(tmp_path / "bin", f'echo "Welcome to lab HTTP"; exec {real} "$@"')
     server.settings["SetEnv"] = f"PATH={folder}:/usr/bin:/bin DOCKER_HOST={lab.engine.address}"
     server.start()
-    with reached(server) as engine:
+    with connected(server) as engine:
         assert engine.api.info()["Name"]
 
 
@@ -101,52 +101,52 @@ def test_what_a_users_shell_prints_first_is_left_behind(lab: Lab, server: SshSer
         ("echo surprise; exit 3", "surprise", "docker version"),
     ],
 )
-def test_a_machine_without_an_engine_says_what_to_do(
+def test_missing_engine_is_reported_with_a_fix(
     server: SshServer, tmp_path: Path, script: str | None, words: str, help_part: str
 ) -> None:
     path = f"{write_program(tmp_path / 'bin', script)}:/usr/bin:/bin" if script else str(tmp_path)
     server.settings["SetEnv"] = f"PATH={path}"
     server.start()
-    with reached(server) as engine, pytest.raises(JobError) as caught:
+    with connected(server) as engine, pytest.raises(JobError) as caught:
         engine.prepare()
     assert caught.value.code == "no-engine"
     assert words in str(caught.value)
     assert help_part in str(caught.value.help)
 
 
-def test_an_engine_that_is_down_is_missing_or_on_its_way_back(server: SshServer, tmp_path: Path) -> None:
-    server.settings["SetEnv"] = f"DOCKER_HOST=unix://{tmp_path}/nobody.sock"
+def test_stopped_engine_is_missing_or_unreachable(server: SshServer, tmp_path: Path) -> None:
+    server.settings["SetEnv"] = f"DOCKER_HOST=unix://{tmp_path}/missing.sock"
     server.start()
-    with reached(server) as engine, pytest.raises(JobError, match="no Docker Engine") as caught:
+    with connected(server) as engine, pytest.raises(JobError, match="no Docker Engine") as caught:
         _ = engine.api
     assert "systemctl" in str(caught.value.help)
-    with reached(server, expected=True) as engine, pytest.raises(Unreachable):
+    with connected(server, expected=True) as engine, pytest.raises(Unreachable):
         _ = engine.api
 
 
 @pytest.mark.parametrize(
     "doing", ["Copy (stdin to stream)", "CloseWrite (stdin to stream)", "CloseRead (stream to stdout)"]
 )
-def test_an_engine_that_stops_before_it_answers_is_a_broken_connection(
+def test_engine_that_stops_before_it_answers_is_a_lost_connection(
     server: SshServer, tmp_path: Path, doing: str
 ) -> None:
-    """`docker` has reached the engine, which hangs up: it is not missing."""
+    """`docker` has reached the engine, which then closed the connection: it is not missing."""
     said = f"error while {doing}: close unix @->/run/docker.sock: use of closed network connection"
     folder = write_program(tmp_path / "bin", f"read -r request; echo '{said}' >&2; exit 1")
     server.settings["SetEnv"] = f"PATH={folder}:/usr/bin:/bin"
     server.start()
-    with reached(server, expected=True) as engine, pytest.raises(Broken):
+    with connected(server, expected=True) as engine, pytest.raises(Broken):
         _ = engine.api
 
 
-def test_an_engine_that_hangs_is_given_up(server: SshServer, tmp_path: Path) -> None:
+def test_hanging_engine_is_a_timeout(server: SshServer, tmp_path: Path) -> None:
     server.settings["SetEnv"] = f"PATH={write_program(tmp_path / 'bin', 'exec /bin/sleep 60')}"
     server.start()
-    with reached(server, timeout=1) as engine, pytest.raises(TimedOut):
+    with connected(server, timeout=1) as engine, pytest.raises(TimedOut):
         engine.prepare()
 
 
-def test_this_computers_engine_is_that_of_docker_host(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_host_selects_the_local_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
     with local() as engine:
         engine.prepare()
@@ -154,9 +154,7 @@ def test_this_computers_engine_is_that_of_docker_host(lab: Lab, monkeypatch: pyt
         assert engine.where == "this computer"
 
 
-def test_this_computers_engine_is_that_of_the_current_context(
-    lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_docker_context_selects_the_local_engine(lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     meta = home / ".docker" / "contexts" / "meta" / sha256(b"lab").hexdigest()
     meta.mkdir(parents=True)
@@ -176,14 +174,14 @@ def test_this_computers_engine_is_that_of_the_current_context(
     assert caught.value.code == "no-engine"
 
 
-def test_an_engine_behind_dockers_own_ssh_is_a_target_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@203.0.113.7")
-    with local() as engine, pytest.raises(JobError, match=r"ssh://somebody@203\.0\.113\.7") as caught:
+def test_docker_host_with_ssh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://user@203.0.113.7")
+    with local() as engine, pytest.raises(JobError, match=r"ssh://user@203\.0\.113\.7") as caught:
         engine.prepare()
     assert "gpuinfra attach" in str(caught.value.help)
 
 
-def test_no_engine_on_this_computer_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_local_engine_is_reported_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = tmp_path / "docker.sock"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{address}")
     with local() as engine, pytest.raises(JobError) as caught:
@@ -200,7 +198,7 @@ def test_no_engine_on_this_computer_says_what_to_do(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("content", ["[]", '{"auths": 7}', '{"auths": {"x": {"auth": "!"}}}', '{"proxies": 7}'])
-def test_settings_of_docker_that_are_broken_are_named(
+def test_invalid_docker_settings_are_reported(
     lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
@@ -211,12 +209,10 @@ def test_settings_of_docker_that_are_broken_are_named(
     assert "config.json" in str(caught.value.help)
 
 
-def test_the_environment_of_this_computer_is_not_the_engines(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_proxies_and_netrc_are_not_used_for_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    (home / ".netrc").write_text("default login somebody password hunter2\n")
+    (home / ".netrc").write_text("default login user password hunter2\n")
     (home / ".netrc").chmod(0o600)
-    with reached(lab.server) as engine:
+    with connected(lab.server) as engine:
         assert engine.api.info()["Name"]

@@ -1,4 +1,4 @@
-"""Images that a real engine pulls from a registry of the test's own, and the short-lived containers made of images."""
+"""Images that a real engine pulls from a test registry, and short-lived containers of images."""
 
 import base64
 import contextlib
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.images import ensure_image, find_image, pull
 from gpuinfra.runner.errors import JobError, TimedOut
 from gpuinfra.runner.job_spec import Gpus
@@ -21,8 +21,8 @@ from tests.lab import BUSYBOX, PYTHON, Lab
 from tests.registries import serving
 
 
-class Heard:
-    """All that was told."""
+class Recorder:
+    """Records the reported progress."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []
@@ -46,25 +46,25 @@ class Heard:
 
 
 @pytest.fixture(scope="session")
-def everybodys(running_lab: Lab) -> Iterator[str]:
-    """The address of a registry that gives to everybody."""
+def public(running_lab: Lab) -> Iterator[str]:
+    """The address of a public registry."""
     with serving(running_lab) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def private(running_lab: Lab) -> Iterator[str]:
-    """The address of a registry that gives only to those who log in."""
+    """The address of a registry that requires a login."""
     with serving(running_lab, "private") as address:
         yield address
 
 
 @pytest.fixture
 def engine(lab: Lab) -> Iterator[Engine]:
-    """Over SSH. It has none of the registries' images."""
+    """An engine over SSH, without the registries' images."""
     with (
         lab.connected() as connection,
-        contextlib.closing(open_engine(connection, 20, shares_credentials=True)) as engine,
+        contextlib.closing(Engine(connection, 20, shares_credentials=True)) as engine,
     ):
         yield engine
 
@@ -78,37 +78,35 @@ def login(address: str, password: str) -> dict[str, dict[str, str]]:
     return {address: {"auth": base64.b64encode(f"{registry.USER}:{password}".encode()).decode()}}
 
 
-def test_an_image_is_pulled_once_and_tells_how_far_it_is(engine: Engine, everybodys: str) -> None:
-    name, heard = f"{everybodys}/{registry.TOOL}", Heard()
+def test_image_is_pulled_once_with_progress(engine: Engine, public: str) -> None:
+    name, seen = f"{public}/{registry.TOOL}", Recorder()
     assert find_image(engine, name) is None
-    facts = ensure_image(engine, name, heard)
+    facts = ensure_image(engine, name, seen)
     assert facts == find_image(engine, name)
-    assert (facts.platform, facts.entrypoint, facts.environment) == ("linux/amd64", ("/entry",), {"PATH": "/tools"})
-    assert facts.digests[0].startswith(f"{everybodys}/{registry.TOOL[:-2]}@sha256:")
-    assert facts.size >= registry.LAYER_SIZE
-    assert [what for what, _ in heard.steps] == ["begin", "end"]
-    done, total = heard.amounts[-1]
+    assert (facts.platform, facts.environment) == ("linux/amd64", {"PATH": "/tools"})
+    assert [what for what, _ in seen.steps] == ["begin", "end"]
+    done, total = seen.amounts[-1]
     assert done == total
     assert done >= registry.LAYER_SIZE
-    assert not heard.notes
-    again = Heard()
+    assert not seen.notes
+    again = Recorder()
     assert ensure_image(engine, name, again) == facts
     assert not again.steps
 
 
-def test_an_image_for_another_processor_is_noted(engine: Engine, everybodys: str) -> None:
-    heard = Heard()
-    facts = pull(engine, f"{everybodys}/{registry.FOREIGN}", heard)
+def test_image_for_another_processor_is_reported(engine: Engine, public: str) -> None:
+    seen = Recorder()
+    facts = pull(engine, f"{public}/{registry.FOREIGN}", seen)
     assert facts.platform == "linux/s390x"
-    assert "linux/s390x" in heard.notes[0]
+    assert "linux/s390x" in seen.notes[0]
 
 
-def test_a_private_image_is_pulled_by_this_computers_credentials(engine: Engine, private: str, home: Path) -> None:
+def test_private_image_is_pulled_with_local_credentials(engine: Engine, private: str, home: Path) -> None:
     settings(home, auths=login(private, registry.PASSWORD))
-    assert pull(engine, f"{private}/{registry.TOOL}", Heard()).id
+    assert pull(engine, f"{private}/{registry.TOOL}", Recorder()).id
 
 
-def test_credentials_come_from_helpers_as_well(
+def test_credential_helpers_are_used(
     engine: Engine, private: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings(home, credHelpers={private: "lab"})
@@ -117,42 +115,38 @@ def test_credentials_come_from_helpers_as_well(
     helper.write_text(f"#!/bin/sh\necho '{answer}'\n")
     helper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert pull(engine, f"{private}/{registry.TOOL}", Heard()).id
+    assert pull(engine, f"{private}/{registry.TOOL}", Recorder()).id
 
 
-def test_a_helper_that_is_missing_does_not_keep_anybody_from_what_is_open(
-    engine: Engine, everybodys: str, home: Path
-) -> None:
-    settings(home, credHelpers={everybodys: "nowhere"})
-    heard = Heard()
-    assert pull(engine, f"{everybodys}/{registry.TOOL}", heard).id
-    assert "cannot be read" in heard.notes[0]
+def test_missing_helper_does_not_prevent_a_pull_of_a_public_image(engine: Engine, public: str, home: Path) -> None:
+    settings(home, credHelpers={public: "nowhere"})
+    seen = Recorder()
+    assert pull(engine, f"{public}/{registry.TOOL}", seen).id
+    assert "cannot be read" in seen.notes[0]
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
-def test_a_registry_that_refuses_says_how_to_log_in(
-    engine: Engine, private: str, home: Path, password: str | None
-) -> None:
+def test_refused_login_is_reported_with_a_fix(engine: Engine, private: str, home: Path, password: str | None) -> None:
     settings(home, auths=login(private, password) if password else {})
-    heard = Heard()
+    seen = Recorder()
     with pytest.raises(JobError) as caught:
-        pull(engine, f"{private}/{registry.TOOL}", heard)
+        pull(engine, f"{private}/{registry.TOOL}", seen)
     assert caught.value.code == "registry-login"
     assert "docker login" in str(caught.value.help)
-    assert heard.steps[-1][0] == "fail"
+    assert seen.steps[-1][0] == "fail"
     assert "wrong" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["{address}/lab/tool:2", "{address}/nobody/has:1", "nobody-has-this", "Not A Name"])
-def test_an_image_that_is_nowhere_is_told(engine: Engine, everybodys: str, name: str) -> None:
+@pytest.mark.parametrize("name", ["{address}/lab/tool:2", "{address}/missing/image:1", "missing-image", "Not A Name"])
+def test_unknown_image_is_reported(engine: Engine, public: str, name: str) -> None:
     with pytest.raises(JobError) as caught:
-        ensure_image(engine, name.format(address=everybodys), Heard())
+        ensure_image(engine, name.format(address=public), Recorder())
     assert caught.value.code == "no-image"
     assert caught.value.help
-    assert name.format(address=everybodys) in str(caught.value)
+    assert name.format(address=public) in str(caught.value)
 
 
-def test_a_question_to_an_image_has_an_answer_and_leaves_nothing(engine: Engine, lab: Lab, tmp_path: Path) -> None:
+def test_command_in_an_image_leaves_no_container(engine: Engine, lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("seen ")
     done = run_once(
         engine,
@@ -165,19 +159,19 @@ def test_a_question_to_an_image_has_an_answer_and_leaves_nothing(engine: Engine,
     assert lab.engine.containers() == []
 
 
-def test_of_a_long_answer_the_beginning_is_kept(engine: Engine) -> None:
+def test_long_output_is_cut(engine: Engine) -> None:
     done = run_once(engine, BUSYBOX, ["sh", "-c", "busybox head -c 3000000 /dev/zero"])
     assert len(done.stdout) == 1 << 20
 
 
-def test_a_question_without_an_answer_is_given_up(engine: Engine, lab: Lab) -> None:
+def test_command_that_does_not_end_is_stopped(engine: Engine, lab: Lab) -> None:
     with pytest.raises(TimedOut, match="`sleep` in the image did not end within 1 s"):
         run_once(engine, BUSYBOX, ["sleep", "60"], timeout=1)
     assert lab.engine.containers() == []
     assert run_once(engine, BUSYBOX, ["true"]).exit_code == 0
 
 
-def test_helpers_of_killed_clients_are_removed_when_they_are_old(engine: Engine, lab: Lab, tmp_path: Path) -> None:
+def test_old_containers_of_killed_clients_are_removed(engine: Engine, lab: Lab, tmp_path: Path) -> None:
     words, mounts = ["sh", "-c", "until [ -e /in/over ]; do sleep 0.05; done"], [(str(tmp_path), "/in")]
     asking = threading.Thread(target=run_once, args=(engine, BUSYBOX, words), kwargs={"mounts": mounts}, daemon=True)
     asking.start()
@@ -192,13 +186,13 @@ def test_helpers_of_killed_clients_are_removed_when_they_are_old(engine: Engine,
     assert lab.engine.containers() == [job], left
 
 
-def test_gpus_are_the_jobs_own(engine: Engine) -> None:
+def test_command_sees_only_requested_gpus(engine: Engine) -> None:
     assert "simulated" in run_once(engine, BUSYBOX, ["nvidia-smi", "-L"], gpus=Gpus()).stdout.casefold()
     assert run_once(engine, BUSYBOX, ["nvidia-smi", "-L"]).exit_code == 127
 
 
 @pytest.mark.parametrize("image", [BUSYBOX, PYTHON])
-def test_what_root_wrote_is_given_to_the_user(engine: Engine, tmp_path: Path, image: str) -> None:
+def test_files_of_root_are_given_to_the_user(engine: Engine, tmp_path: Path, image: str) -> None:
     inner = tmp_path / "outputs" / "deep"
     inner.mkdir(parents=True)
     (inner / "file").write_text("x")
@@ -209,7 +203,7 @@ def test_what_root_wrote_is_given_to_the_user(engine: Engine, tmp_path: Path, im
     assert Path("/etc/passwd").stat().st_uid == 0
 
 
-def test_an_image_that_has_nothing_to_do_it_with_says_so(engine: Engine, everybodys: str, tmp_path: Path) -> None:
-    pull(engine, f"{everybodys}/{registry.TOOL}", Heard())
+def test_image_without_tools_is_reported(engine: Engine, public: str, tmp_path: Path) -> None:
+    pull(engine, f"{public}/{registry.TOOL}", Recorder())
     with pytest.raises(JobError, match="root still owns"):
-        take_ownership(engine, f"{everybodys}/{registry.TOOL}", str(tmp_path), 1234, 2345)
+        take_ownership(engine, f"{public}/{registry.TOOL}", str(tmp_path), 1234, 2345)

@@ -1,5 +1,8 @@
-"""Environments on a real engine, reached by a real SSH server. No index of packages is reachable: wheels are the test's
-own, and `conda` and `micromamba` are stand-ins that write down how they were called."""
+"""Environments on a real engine, over a real SSH server.
+
+No package index is reachable: the tests create their wheels, and `conda` and `micromamba` are stand-ins that print how
+they were called.
+"""
 
 import io
 import json
@@ -16,7 +19,8 @@ import pytest
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.connection.port import Connection
-from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker.client import Engine
+from gpuinfra.runner.docker.images import ImageFacts, find_image
 from gpuinfra.runner.environment.build import Environment, ensure_environment, python_of
 from gpuinfra.runner.environment.recipe import BUILDING_LABEL, LABEL, PYTHON
 from gpuinfra.runner.errors import ConnectError, JobError
@@ -29,7 +33,7 @@ from tests.sshd import eventually
 FILE = "aml_config/conda_dependencies.yml"
 WHEEL = "wheels/greeting-1.0-py3-none-any.whl"
 SECRET = "hunter2-is-secret"
-# It stands for conda: it makes an environment out of the image's own Python, and keeps what it was told.
+# A stand-in for conda: it creates an environment from the image's Python, and stores its input.
 STAND_IN = """#!/bin/sh
 echo "$0 is a stand-in: $*"
 while [ $# -gt 0 ]; do
@@ -45,8 +49,8 @@ cp "$file" "$prefix/conda-meta/history"
 """
 
 
-class Heard:
-    """Progress and output, kept."""
+class Recorder:
+    """Records the reported progress and output."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []
@@ -71,14 +75,14 @@ class Heard:
 @pytest.fixture
 def engine(lab: Lab) -> Iterator[Engine]:
     with lab.connected() as connection:
-        engine = open_engine(connection)
+        engine = Engine(connection)
         yield engine
         engine.close()
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def seen() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture
@@ -107,11 +111,20 @@ def conda_of(project: Path, text: str) -> Conda:
     return conda
 
 
-def made(engine: Engine, project: Path, text: str, heard: Heard, base: str = PYTHON_IMAGE, **more: Any) -> Environment:
-    return ensure_environment(engine, base, conda_of(project, text), project, heard, heard.lines.append, **more)
+def image(engine: Engine, name: str) -> ImageFacts:
+    found = find_image(engine, name)
+    assert found
+    return found
 
 
-def said_in(lab: Lab, environment: Environment, *words: str) -> str:
+def build(
+    engine: Engine, project: Path, text: str, seen: Recorder, base: str = PYTHON_IMAGE, **more: Any
+) -> Environment:
+    conda = conda_of(project, text)
+    return ensure_environment(engine, image(engine, base), conda, project, seen, seen.lines.append, **more)
+
+
+def output_in(lab: Lab, environment: Environment, *words: str) -> str:
     return lab.engine.docker("run", "--rm", "--network", "none", environment.image, *words).stdout.strip()
 
 
@@ -120,7 +133,7 @@ def with_wheel(path: str = WHEEL) -> str:
 
 
 def stand_in_image(lab: Lab, name: str, path: str, script: str, *settings: str) -> str:
-    """The Python image with a program more."""
+    """Build the Python image with an additional program."""
     lines = [f"FROM {PYTHON_IMAGE}", f"COPY program {path}", f"RUN chmod 755 {path}", *settings]
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as archive:
@@ -136,35 +149,35 @@ def stand_in_image(lab: Lab, name: str, path: str, script: str, *settings: str) 
 
 
 def left_on(lab: Lab) -> tuple[list[str], list[str]]:
-    """Containers, and images of first stages."""
+    """Return the remaining containers, and images of first stages."""
     filters = ("--filter", f"label={BUILDING_LABEL}")
     images = lab.engine.docker("image", "ls", "--all", "--quiet", *filters).stdout.split()
     return lab.engine.docker("ps", "--all", "--quiet").stdout.split(), images
 
 
-def test_wheel_of_the_project_is_installed_once(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
-    first = made(engine, project, with_wheel(), heard)
+def test_wheel_of_the_project_is_installed_once(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
+    first = build(engine, project, with_wheel(), seen)
 
     assert (first.built, first.python) == (True, PYTHON)
-    assert said_in(lab, first, "python", "-c", "import greeting") == "hello"
-    assert any("Successfully installed greeting-1.0" in line for line in heard.lines)
-    assert not [line for line in heard.lines if line.startswith(("Step ", " --->"))]
-    assert heard.steps[0] == ("begin", f"building on {PYTHON_IMAGE}")
-    assert heard.steps[-1][0] == "end"
+    assert output_in(lab, first, "python", "-c", "import greeting") == "hello"
+    assert any("Successfully installed greeting-1.0" in line for line in seen.lines)
+    assert not [line for line in seen.lines if line.startswith(("Step ", " --->"))]
+    assert seen.steps[0] == ("begin", f"building on {PYTHON_IMAGE}")
+    assert seen.steps[-1][0] == "end"
     assert left_on(lab) == ([], [])
 
-    again = Heard()
-    found = made(engine, project, f"# a remark\n{with_wheel()}", again)
+    again = Recorder()
+    found = build(engine, project, f"# a remark\n{with_wheel()}", again)
     assert found == replace(first, built=False, seconds=found.seconds)
     assert (again.steps, again.lines) == ([], [])
 
     write_wheel(project / WHEEL, "good day")
-    other = made(engine, project, with_wheel(), heard)
+    other = build(engine, project, with_wheel(), seen)
     assert (other.built, other.tag != first.tag) == (True, True)
-    assert said_in(lab, other, "python", "-c", "import greeting") == "good day"
+    assert output_in(lab, other, "python", "-c", "import greeting") == "good day"
 
 
-def test_image_keeps_what_is_the_base_images_own(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+def test_image_keeps_the_settings_of_its_base(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
     settings = (
         "RUN python -m venv --without-pip --system-site-packages /opt/venv",
         "RUN echo 'print(1)' > /opt/venv/lib/python3.11/site-packages/framework.py",
@@ -174,14 +187,14 @@ def test_image_keeps_what_is_the_base_images_own(lab: Lab, engine: Engine, proje
     )
     base = stand_in_image(lab, "own:test", "/usr/bin/anything", "", *settings)
 
-    environment = made(engine, project, with_wheel(), heard, base)
+    environment = build(engine, project, with_wheel(), seen, base)
 
     inspected: dict[str, Any] = json.loads(lab.engine.docker("inspect", environment.image).stdout)[0]["Config"]
     assert (inspected["User"], inspected["Entrypoint"]) == ("1000", ["/bin/echo", "entry"])
     assert inspected["Labels"] == {LABEL: environment.tag.removeprefix("gpuinfra/")}
     assert "TORCH=yes" in inspected["Env"]
     assert "PATH=/opt/gpuinfra/environment/bin:/opt/venv/bin:" in "\n".join(inspected["Env"])
-    # The image's Python has a library of root's home.
+    # The image's Python reads a library in root's home.
     words = (
         "run",
         "--rm",
@@ -197,7 +210,7 @@ def test_image_keeps_what_is_the_base_images_own(lab: Lab, engine: Engine, proje
 
 
 def test_secrets_are_neither_in_the_image_nor_in_the_output(
-    lab: Lab, engine: Engine, project: Path, heard: Heard, tmp_path: Path
+    lab: Lab, engine: Engine, project: Path, seen: Recorder, tmp_path: Path
 ) -> None:
     spoken = STAND_IN + 'cat "$file" requirements.txt\n'
     base = stand_in_image(lab, "conda:test", "/opt/conda/bin/conda", spoken, "RUN rm -rf /tmp/*")
@@ -209,9 +222,9 @@ def test_secrets_are_neither_in_the_image_nor_in_the_output(
         f"    - {WHEEL}\n"
     )
 
-    environment = made(engine, project, text, heard, base, build_secrets={"FEED_TOKEN": "token-of-the-feed"})
+    environment = build(engine, project, text, seen, base, build_secrets={"FEED_TOKEN": "token-of-the-feed"})
 
-    output = "\n".join(heard.lines)
+    output = "\n".join(seen.lines)
     assert "/opt/conda/bin/conda is a stand-in: env create --quiet --prefix /opt/gpuinfra/environment" in output
     assert "https://***@feed.example/simple" in output
     lab.engine.docker("save", "--output", str(tmp_path / "image.tar"), environment.image)
@@ -240,25 +253,25 @@ def test_secrets_are_neither_in_the_image_nor_in_the_output(
         (BUSYBOX, "dependencies: [pip: [numpy]]", "no conda and no Python, and the file asks for any Python 3"),
     ],
 )
-def test_image_that_cannot_have_it(
-    lab: Lab, engine: Engine, project: Path, heard: Heard, base: str, text: str, note: str
+def test_unsuitable_base_image_is_refused(
+    lab: Lab, engine: Engine, project: Path, seen: Recorder, base: str, text: str, note: str
 ) -> None:
     with pytest.raises(JobError) as caught:
-        made(engine, project, text, heard, base)
+        build(engine, project, text, seen, base)
 
     assert caught.value.code == Code.BUILD_FAILED
     assert note in caught.value.note
     assert "name a base image with conda" in str(caught.value.help)
-    assert heard.steps[-1] == ("fail", "the environment cannot be built")
+    assert seen.steps[-1] == ("fail", "the environment cannot be built")
     assert left_on(lab) == ([], [])
 
 
-def test_build_that_fails_says_why_and_leaves_nothing(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+def test_failed_build_is_reported_and_cleaned_up(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
     before = {*lab.engine.docker("image", "ls", "--all", "--quiet").stdout.split()}
     text = "dependencies:\n  - pip:\n    - --no-index\n    - there-is-none==1.0\n"
 
     with pytest.raises(JobError) as caught:
-        made(engine, project, text, heard)
+        build(engine, project, text, seen)
 
     assert caught.value.code == Code.BUILD_FAILED
     assert "No matching distribution found for there-is-none==1.0" in caught.value.note
@@ -267,22 +280,23 @@ def test_build_that_fails_says_why_and_leaves_nothing(lab: Lab, engine: Engine, 
     assert {*lab.engine.docker("image", "ls", "--all", "--quiet").stdout.split()} == before
 
     with pytest.raises(JobError, match="PrepareEnvironment"):
-        made(engine, project, text, heard, may_build=False)
+        build(engine, project, text, seen, may_build=False)
 
 
-def test_two_builds_of_one_environment_at_once(lab: Lab, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_builds_of_one_environment(lab: Lab, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
     write_wheel(project / WHEEL, "twice")
     conda = conda_of(project, with_wheel())
     found: list[Environment] = []
 
-    def build(connection: Connection) -> None:
-        engine, heard = open_engine(connection), Heard()
-        found.append(ensure_environment(engine, PYTHON_IMAGE, conda, project, heard, heard.lines.append))
+    def build_over(connection: Connection) -> None:
+        engine, seen = Engine(connection), Recorder()
+        base = image(engine, PYTHON_IMAGE)
+        found.append(ensure_environment(engine, base, conda, project, seen, seen.lines.append))
         engine.close()
 
     with lab.connected() as connection:
-        threads = [threading.Thread(target=build, args=(each,)) for each in (connection, LocalConnection())]
+        threads = [threading.Thread(target=build_over, args=(each,)) for each in (connection, LocalConnection())]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -290,24 +304,24 @@ def test_two_builds_of_one_environment_at_once(lab: Lab, project: Path, monkeypa
 
     assert len(found) == 2
     for each in found:
-        assert said_in(lab, each, "python", "-c", "import greeting") == "twice"
+        assert output_in(lab, each, "python", "-c", "import greeting") == "twice"
     assert left_on(lab) == ([], [])
 
 
-def test_fresh_one_takes_the_place_of_the_last(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+def test_fresh_build_replaces_the_image(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
     changing = STAND_IN + 'cat /proc/sys/kernel/random/uuid > "$prefix/conda-meta/when"\n'
     base = stand_in_image(lab, "mamba:test", "/usr/bin/micromamba", changing)
-    first = made(engine, project, "dependencies: [numpy]\n", heard, base)
-    second = made(engine, project, "dependencies: [numpy]\n", heard, base, fresh=True)
+    first = build(engine, project, "dependencies: [numpy]\n", seen, base)
+    second = build(engine, project, "dependencies: [numpy]\n", seen, base, fresh=True)
 
     assert (second.built, second.tag, second.image != first.image) == (True, first.tag, True)
     assert "No such image" in lab.engine.docker("image", "inspect", first.image, check=False).stderr
-    call = next(line for line in heard.lines if "stand-in" in line)
+    call = next(line for line in seen.lines if "stand-in" in line)
     assert call.endswith("create --yes --prefix /opt/gpuinfra/environment --channel conda-forge --file environment.yml")
 
 
 @pytest.mark.parametrize("how", ["interrupt", "cut"])
-def test_build_that_is_stopped(lab: Lab, project: Path, heard: Heard, how: str) -> None:
+def test_stopped_build_is_cleaned_up(lab: Lab, project: Path, seen: Recorder, how: str) -> None:
     slow = "#!/bin/sh\necho 'a stand-in that takes its time'\nexec sleep 100\n"
     base = stand_in_image(lab, "slow:test", "/usr/bin/conda", slow)
     conda = conda_of(project, "dependencies: [numpy]\n")
@@ -321,9 +335,9 @@ def test_build_that_is_stopped(lab: Lab, project: Path, heard: Heard, how: str) 
             raise KeyboardInterrupt
 
     with lab.connected() as connection:
-        engine = open_engine(connection)
+        engine = Engine(connection)
         with pytest.raises(KeyboardInterrupt if how == "interrupt" else ConnectError):
-            ensure_environment(engine, base, conda, project, heard, stop)
+            ensure_environment(engine, image(engine, base), conda, project, seen, stop)
         engine.close()
 
     assert eventually(lambda: left_on(lab)[0] == [])
@@ -331,20 +345,14 @@ def test_build_that_is_stopped(lab: Lab, project: Path, heard: Heard, how: str) 
         assert left_on(lab)[1] == []
 
 
-def test_image_without_a_file_is_the_environment(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
-    environment = ensure_environment(engine, PYTHON_IMAGE, None, project, heard, heard.lines.append)
+def test_image_without_a_file_is_the_environment(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
+    base = image(engine, PYTHON_IMAGE)
+    environment = ensure_environment(engine, base, None, project, seen, seen.lines.append)
 
     assert (environment.tag, environment.built, environment.python) == (PYTHON_IMAGE, False, None)
     words = ("-c", "import sys; print(sys.argv[1:], sys.version_info.major)", "two words")
-    assert said_in(lab, environment, *python_of(environment), *words) == "['two words'] 3"
+    assert output_in(lab, environment, *python_of(environment), *words) == "['two words'] 3"
 
-    bare = ensure_environment(engine, BUSYBOX, None, project, heard, heard.lines.append)
+    bare = ensure_environment(engine, image(engine, BUSYBOX), None, project, seen, seen.lines.append)
     done = lab.engine.docker("run", "--rm", bare.image, *python_of(bare), "train.py", check=False)
     assert (done.returncode, done.stderr.strip()) == (127, "gpuinfra: the image has no Python")
-
-
-def test_base_image_that_is_not_there(engine: Engine, project: Path, heard: Heard) -> None:
-    with pytest.raises(JobError) as caught:
-        ensure_environment(engine, "nowhere:none", None, project, heard, heard.lines.append)
-
-    assert (caught.value.code, caught.value.note) == (Code.NO_IMAGE, "`nowhere:none` is not on the target")

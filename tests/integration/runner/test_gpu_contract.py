@@ -1,4 +1,4 @@
-"""The GPU contract with a real engine over SSH; the GPUs, their driver and NVIDIA's hook are stand-ins."""
+"""The GPU check with a real engine over SSH. The GPUs, their driver and NVIDIA's hook are stand-ins."""
 
 import contextlib
 import tarfile
@@ -8,10 +8,11 @@ import pytest
 
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.runner.connection.port import Completed
-from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.gpu.check import diagnose, probe_container, probe_host
-from gpuinfra.runner.gpu.nvidia_smi import PROBE, NoGpuError
+from gpuinfra.runner.gpu.check import diagnose
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.gpu.probe import PROBE, probe_container, probe_host
 from gpuinfra.runner.job_spec import Gpus
 from gpuinfra.runner.jobs.helper_containers import run_once
 from tests.lab import BUSYBOX, PYTHON, Lab
@@ -24,7 +25,7 @@ DETAIL = "Tesla T4 (simulated), compute capability 7.5, 1.59 GHz, pciBusID 000{}
 
 @pytest.fixture(scope="session")
 def images(running_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Images of which the usual ones are not."""
+    """Add an image without a shell, and one without NVIDIA's tools."""
     archive = tmp_path_factory.mktemp("image") / "image.tar"
     with tarfile.open(archive, "w") as files:
         made = tarfile.TarInfo("tmp")
@@ -36,12 +37,12 @@ def images(running_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def engine(lab: Lab, images: None) -> Iterator[Engine]:
-    with lab.connected() as connection, contextlib.closing(open_engine(connection, SECONDS)) as engine:
+    with lab.connected() as connection, contextlib.closing(Engine(connection, SECONDS)) as engine:
         yield engine
 
 
 class Probe:
-    """Probes as a job does, and counts the containers that it takes."""
+    """Probes like a job, and counts its containers."""
 
     def __init__(self, engine: Engine, image: str, gpus: Gpus) -> None:
         self.engine, self.image, self.gpus = engine, image, gpus
@@ -56,18 +57,18 @@ def probe(engine: Engine, image: str = PYTHON, gpus: Gpus = Gpus()) -> GpuFacts:
     return probe_container(Probe(engine, image, gpus).run)
 
 
-def why_not(engine: Engine, image: str = PYTHON, gpus: Gpus = Gpus()) -> JobError:  # noqa: B008 frozen
-    """The diagnosis of a GPU that is not there."""
+def diagnosis(engine: Engine, image: str = PYTHON, gpus: Gpus = Gpus()) -> JobError:  # noqa: B008 frozen
+    """Return the explanation of a failed probe."""
     with pytest.raises((NoGpuError, JobError)) as caught:
         probe(engine, image, gpus)
     error = caught.value
     assert isinstance(error, NoGpuError | JobError)
-    # All else that an engine refuses is shown as it is.
+    # Other errors of the engine are shown unchanged.
     assert isinstance(error, NoGpuError) or error.code == "no-gpu"
     return diagnose(error, shell=engine.connection, in_container=True, wanted=gpus, image=image, where=engine.where)
 
 
-def test_the_image_of_the_job_tells_all_facts_in_one_container(engine: Engine, lab: Lab) -> None:
+def test_probe_needs_one_container(engine: Engine, lab: Lab) -> None:
     lab.nvidia.load(40, 1024, gpu=1)
     asked = Probe(engine, PYTHON, Gpus())
     found = probe_container(asked.run)
@@ -80,9 +81,9 @@ def test_the_image_of_the_job_tells_all_facts_in_one_container(engine: Engine, l
     assert not lab.engine.containers()
 
 
-def test_an_image_without_a_shell_tells_the_same_in_two(engine: Engine) -> None:
+def test_image_without_a_shell_needs_more_containers(engine: Engine) -> None:
     asked = Probe(engine, NO_SHELL, Gpus())
-    # The first finds that there is no shell.
+    # The first container has no shell.
     assert (probe_container(asked.run), asked.containers) == (probe(engine), 3)
 
 
@@ -90,15 +91,15 @@ def test_an_image_without_a_shell_tells_the_same_in_two(engine: Engine) -> None:
     ("gpus", "buses"),
     [(Gpus(1), ["00000001"]), (Gpus(ids=("1",)), ["00000002"]), (Gpus(ids=("1", "0")), ["00000002", "00000001"])],
 )
-def test_a_job_sees_the_gpus_that_it_asked_for(engine: Engine, gpus: Gpus, buses: list[str]) -> None:
+def test_job_sees_the_requested_gpus(engine: Engine, gpus: Gpus, buses: list[str]) -> None:
     assert [str(bus).partition(":")[0] for bus in probe(engine, BUSYBOX, gpus).bus_ids] == buses
 
 
-def test_more_gpus_than_there_are(engine: Engine) -> None:
-    error = why_not(engine, gpus=Gpus(3))
-    assert error.note.startswith(f"the job asks for 3 GPUs, and {engine.where} has 2, numbered 0 to 1: 2 Tesla T4")
-    assert error.help == "ask for fewer: `--gpus 2`"
-    assert "asks for GPU GPU-1234, and" in why_not(engine, gpus=Gpus(ids=("GPU-1234",))).note
+def test_request_for_too_many_gpus_is_refused(engine: Engine) -> None:
+    error = diagnosis(engine, gpus=Gpus(3))
+    assert error.note.startswith(f"the job requests 3 GPUs, but {engine.where} has 2, numbered 0 to 1: 2 Tesla T4")
+    assert error.help == "request fewer: `--gpus 2`"
+    assert "requests GPU GPU-1234, but" in diagnosis(engine, gpus=Gpus(ids=("GPU-1234",))).note
 
 
 @pytest.mark.parametrize(
@@ -109,46 +110,46 @@ def test_more_gpus_than_there_are(engine: Engine) -> None:
         (MISMATCH, (HOST, CONTAINER), "the NVIDIA driver was updated on {where} while it was loaded"),
         (NO_DEVICES, (HOST, CONTAINER), "the NVIDIA driver on {where} finds no GPU"),
         (NO_DEVICES, (CONTAINER,), "the container of python:test gets none of the GPUs of {where}"),
-        (UNKNOWN_ERROR, (CONTAINER,), "the container of python:test may not touch the GPUs of {where}"),
+        (UNKNOWN_ERROR, (CONTAINER,), "the container of python:test is not permitted to use the GPUs"),
         (NOT_INSTALLED, (HOST, CONTAINER), "there is no NVIDIA driver on {where}"),
     ],
 )
-def test_the_broken_link_is_named(engine: Engine, lab: Lab, failure: str, places: tuple[str, ...], note: str) -> None:
+def test_fault_is_reported(engine: Engine, lab: Lab, failure: str, places: tuple[str, ...], note: str) -> None:
     with lab.nvidia.failing(failure, *places):
-        error = why_not(engine)
+        error = diagnosis(engine)
     assert error.code == "no-gpu"
     assert error.note.startswith(note.format(where=engine.where))
     assert error.help
     assert not lab.engine.containers()
 
 
-def test_an_image_that_wants_no_tools_is_told_how_to_get_them(engine: Engine) -> None:
-    error = why_not(engine, COMPUTE_ONLY)
-    assert error.note.startswith("compute-only:test is given no `nvidia-smi`")
+def test_image_without_the_utility_capability_is_reported(engine: Engine) -> None:
+    error = diagnosis(engine, COMPUTE_ONLY)
+    assert error.note.startswith("compute-only:test gets no `nvidia-smi`")
     asked = run_once(
         engine,
         COMPUTE_ONLY,
         ["nvidia-smi", "-L"],
         gpus=Gpus(),
         timeout=SECONDS,
-        # As the help says.
+        # The fix that the error suggests.
         environment={"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
     )
     assert asked.stdout.count("simulated") == 2
 
 
-def test_an_engine_without_nvidias_runtime_is_told(lab: Lab, images: None) -> None:
+def test_missing_nvidia_runtime_is_reported(lab: Lab, images: None) -> None:
     with (
         lab.without_runtime(),
         lab.connected() as connection,
-        contextlib.closing(open_engine(connection, SECONDS)) as engine,
+        contextlib.closing(Engine(connection, SECONDS)) as engine,
     ):
-        error = why_not(engine)
-    assert error.note.startswith(f"the engine on {engine.where} gives no GPU to containers")
+        error = diagnosis(engine)
+    assert error.note.startswith(f"the engine on {engine.where} gives containers no GPU")
     assert "nvidia-ctk runtime configure" in (error.help or "")
 
 
-def test_a_machine_without_containers(lab: Lab) -> None:
+def test_fault_without_containers_is_reported(lab: Lab) -> None:
     with lab.connected() as connection, lab.nvidia.failing(NO_DRIVER):
         with pytest.raises(NoGpuError) as caught:
             probe_host(connection, SECONDS)
@@ -156,12 +157,12 @@ def test_a_machine_without_containers(lab: Lab) -> None:
     assert error.note.startswith(f"the NVIDIA driver is not loaded on {connection.where}")
 
 
-def test_a_job_without_gpus_sees_none(engine: Engine) -> None:
+def test_job_without_gpus_sees_none(engine: Engine) -> None:
     asked = run_once(engine, PYTHON, list(PROBE), gpus=None, timeout=SECONDS)
     assert asked.exit_code == 127
 
 
-def test_the_stand_in_is_as_settable_in_a_container_as_outside(engine: Engine, lab: Lab) -> None:
+def test_stand_in_shows_the_same_load_in_a_container(engine: Engine, lab: Lab) -> None:
     query = ["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
     lab.nvidia.load(87, 4000)
     lab.nvidia.load(3, 20, gpu=1)

@@ -2,11 +2,14 @@
 
 import contextlib
 import resource
+import sys
+from pathlib import Path
 
 import pytest
 
+from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
-from gpuinfra.runner.errors import ConnectError
+from gpuinfra.runner.errors import ConnectError, RemoteError
 from gpuinfra.runner.gpu.nvidia_smi import ask
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer
 
@@ -37,5 +40,32 @@ def test_greeting_of_the_shell_is_not_parsed_as_a_gpu(tmp_path_factory: pytest.T
     try:
         with contextlib.closing(SshConnection.open(server.target, WAIT_SECONDS)) as connection:
             assert ask(connection, WAIT_SECONDS).models == ("Tesla T4",)
+    finally:
+        server.stop()
+
+
+# Answers every request with the object that is its argument.
+ANSWER = """
+import struct, sys
+answer = sys.argv[1].encode()
+sys.stdout.buffer.write(b"@@gpuinfra remote\\n" + struct.pack("!cI", b"J", len(answer)) + answer)
+sys.stdout.flush()
+sys.stdin.buffer.read()
+"""
+
+
+@pytest.mark.parametrize("number", ["1" + 400 * "0", "-" + 40 * "9", "1e400", "Infinity", "NaN", "1e300"])
+def test_number_that_no_calculation_survives_is_an_error(tmp_path: Path, number: str) -> None:
+    server, program, shell = SshServer(tmp_path / "sshd"), tmp_path / "answer.py", tmp_path / "shell"
+    program.write_text(ANSWER)
+    shell.write_text(f"#!/bin/sh\nexec {sys.executable} {program} '{{\"seconds\": {number}}}'\n")
+    shell.chmod(0o755)
+    server.settings["ForceCommand"] = str(shell)
+    server.start()
+    try:
+        with contextlib.closing(SshConnection.open(server.target, WAIT_SECONDS)) as connection:
+            with pytest.raises(RemoteError) as caught:
+                RemoteClient(connection).ask("usage", seconds=WAIT_SECONDS)
+            assert caught.value.code == "protocol"
     finally:
         server.stop()

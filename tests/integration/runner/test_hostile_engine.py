@@ -1,4 +1,4 @@
-"""A Docker engine of a hostile machine, whose answers have no end."""
+"""The Docker Engine of a hostile machine, whose responses never end."""
 
 import contextlib
 import socketserver
@@ -14,18 +14,18 @@ import pytest
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.local import LocalConnection
-from gpuinfra.runner.docker import limits
-from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker import stream
+from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.images import find_image, pull
 from gpuinfra.runner.errors import JobError
 
 SILENT = cast("Any", SimpleNamespace(begin=print, amount=lambda *_: None, end=print, fail=print, note=print))
-MOST = 1 << 20
+LIMIT = 1 << 20
 PIECE = b"x" * (1 << 16)
 
 
-class Answers(BaseHTTPRequestHandler):
-    """An answer without end to everything but `/_ping`."""
+class EndlessResponses(BaseHTTPRequestHandler):
+    """Sends an endless response to every request except `/_ping`."""
 
     protocol_version = "HTTP/1.1"
 
@@ -34,7 +34,7 @@ class Answers(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length" if is_ping else "Transfer-Encoding", "0" if is_ping else "chunked")
         self.end_headers()
-        # One chunk without end; the client hangs up.
+        # One endless chunk, until the client closes the connection.
         with contextlib.suppress(OSError):
             self.wfile.write(b"" if is_ping else b"7fffffffff\r\n")
             while not is_ping:
@@ -52,18 +52,18 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(limits, "MOST_ANSWER", MOST)
-    monkeypatch.setattr(limits, "MOST_MESSAGE", MOST)
+    monkeypatch.setattr(stream, "MAX_RESPONSE", LIMIT)
+    monkeypatch.setattr(stream, "MAX_MESSAGE", LIMIT)
     with (
         tempfile.TemporaryDirectory() as folder,
-        socketserver.ThreadingUnixStreamServer(str(Path(folder, "engine")), Answers) as server,
+        socketserver.ThreadingUnixStreamServer(str(Path(folder, "engine")), EndlessResponses) as server,
     ):
         server.daemon_threads = True
         monkeypatch.setenv("DOCKER_HOST", f"unix://{server.server_address}")
         monkeypatch.setenv("DOCKER_CONFIG", folder)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
-        found = open_engine(LocalConnection(), 20.0)
+        found = Engine(LocalConnection(), 20.0)
         yield found
         found.close()
         server.shutdown()
@@ -76,10 +76,10 @@ def check_refused(ask: Callable[[], object]) -> None:
     assert raised.value.code is Code.ENGINE_FAILED
 
 
-def test_answer_without_end_is_an_error(engine: Engine) -> None:
+def test_endless_response_is_an_error(engine: Engine) -> None:
     check_refused(lambda: find_image(engine, "python:3.11"))
 
 
-def test_report_of_a_pull_without_end_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_report_of_a_pull_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuinfra.runner.docker.images.find_image", lambda *_: None)
     check_refused(lambda: pull(engine, "python:3.11", SILENT))

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import ConnectError, JobError
 from gpuinfra.runner.job_spec import Gpus, StartRequest
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, JobEnd, Position, StopReason
+from gpuinfra.runner.jobs.job import JobEnd, Position, StopReason
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.process import ProcessJob, start_process
 from gpuinfra.runner.jobs.remote_runs import forget_run, read_state, read_usage

@@ -14,27 +14,18 @@ from gpuinfra.models.target import Target
 from gpuinfra.runner.readiness import NotReady, wait_until_ready
 from tests.integration.runner.conftest import SshServer, eventually, make_key
 from tests.integration.sandbox.guest_host import Client, GuestHost, make_spec
+from tests.progress import RecordedSteps
 
 
-class RecordedProgress:
+class RecordedProgress(RecordedSteps):
     """Records progress reports."""
 
     def __init__(self) -> None:
-        self.reports: list[tuple[str, ...]] = []
+        self.reports = []
         self.doings: list[str] = []
 
     def begin(self, step: str, doing: str) -> None:
         self.doings.append(doing)
-
-    def end(self, step: str, outcome: str) -> None:
-        self.reports.append(("end", step, outcome))
-
-    def fail(self, step: str, reason: str) -> None:
-        self.reports.append(("fail", step, reason))
-
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 class Clock:
@@ -124,7 +115,7 @@ def test_missing_gpu_fails_at_the_gpu_stage(server: SshServer, smi: Path) -> Non
     server.start()
     install(smi, "echo 'No devices were found'; exit 6")
     clock = Clock()
-    with pytest.raises(NotReady, match="said: No devices were found") as caught:
+    with pytest.raises(NotReady, match="printed: No devices were found") as caught:
         wait_until_ready(server.target, gpu_seconds=5, progress=RecordedProgress(), clock=clock, pause=clock.pause)
     assert caught.value.stage == "gpu"
 

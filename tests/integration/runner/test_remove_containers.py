@@ -3,7 +3,7 @@
 import contextlib
 
 from gpuinfra.runner.connection.remote_client import RemoteClient
-from gpuinfra.runner.docker.client import open_engine
+from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.jobs.helper_containers import remove_forgotten
 from gpuinfra.runner.jobs.remote_runs import forget_run, start_watcher
 from tests.integration.runner.conftest import eventually
@@ -34,7 +34,7 @@ def test_only_ended_containers_of_forgotten_runs_of_the_project_are_removed(lab:
     container("other", "q", "r1", "true")
     assert eventually(lambda: len(lab.engine.containers(status="exited")) == 3)
     with lab.connected() as connection:
-        engine = open_engine(connection)
+        engine = Engine(connection)
         remove_forgotten(engine, "p", lambda: {"r2"})
         engine.close()
     left = lab.engine.docker("ps", "-a", "--format", "{{.Names}}").stdout.split()

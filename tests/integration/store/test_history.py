@@ -8,23 +8,14 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuinfra.models.run import Run, RunState
 from gpuinfra.store.history import History
 from tests.real import missing
+from tests.runs import make_run
 
 ROOT = Path(__file__).parents[3]
-RUN = Run(
-    id="20261116-121530-3f9c",
-    target="my_dsvm",
-    type="remotedocker",
-    configuration="my_dsvm",
-    command=("python", "train.py"),
-    state=RunState.RUNNING,
-    created=datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC),
-)
+RUN = make_run("20261116-121530-3f9c", type="remotedocker")
 PROGRAM = """
 import sys
 from dataclasses import replace

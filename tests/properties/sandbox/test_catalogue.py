@@ -1,4 +1,4 @@
-"""The embedded Azure's catalogue, against recorded answers of Azure and the price list where they lie beside us."""
+"""The embedded Azure's catalogue, against recorded answers of Azure and its price list."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ PRICES_URL = "https://localhost/api/retail/prices"
 T4 = "Standard_NC4as_T4_v3"
 A100 = "Standard_NC24ads_A100_v4"
 
-needs_recordings = pytest.mark.skipif(not DATA.is_dir(), reason="the recorded answers are not beside this checkout")
+needs_recordings = pytest.mark.skipif(not DATA.is_dir(), reason="the recorded answers are not next to this checkout")
 
 # Keys that Azure answers and the catalogue does not, each with the reason.
 NOT_MODELLED = {

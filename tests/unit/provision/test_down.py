@@ -269,7 +269,7 @@ def test_foreign_resources_and_their_group_are_kept() -> None:
     assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.PUBLIC_IP]
     assert theirs.body == {"location": "eastus", **FOREIGN}
     assert cloud.body(Kind.RESOURCE_GROUP)["tags"] == {"owner": "alice"}
-    assert receipt.kept == (f"resource-group {GROUP}: it holds what was not made for this machine: theirs",)
+    assert receipt.kept == (f"resource-group {GROUP}: it contains resources of others: theirs",)
     assert receipt.is_proof
     assert f"resource-group {GROUP}" not in receipt.deleted
 

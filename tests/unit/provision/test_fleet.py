@@ -181,7 +181,7 @@ def test_machines_are_sorted_by_name() -> None:
     assert [machine.name for machine in found] == ["A", "b", "c"]
 
 
-class Listing:
+class ListedFleet:
     """A subscription whose lists of statuses have the fields in `kept`, with two machines per page."""
 
     def __init__(self, rows: list[dict[str, Any]], kept: set[str], properties: set[str]) -> None:
@@ -223,7 +223,7 @@ class Listing:
 def test_list_with_only_statuses_is_completed(kept: set[str], properties: set[str], calls: list[str]) -> None:
     foreign = row(name="theirs")
     foreign["tags"] = {"owner": "them"}
-    listing = Listing([foreign, foreign, row()], kept, properties)
+    listing = ListedFleet([foreign, foreign, row()], kept, properties)
     (found,) = list_machines(listing.clients())
     expected = row() if len(calls) == 2 else {**row(), "id": row()["id"].upper()}
     assert replace(one(found), group="") == replace(one(expected), group="")
@@ -231,6 +231,6 @@ def test_list_with_only_statuses_is_completed(kept: set[str], properties: set[st
 
 
 def test_empty_list_takes_one_call() -> None:
-    listing = Listing([], set(), set())
+    listing = ListedFleet([], set(), set())
     assert list_machines(listing.clients()) == []
     assert listing.calls == ["true"]

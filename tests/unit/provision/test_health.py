@@ -91,7 +91,7 @@ def test_deallocated_machine_needs_no_lease() -> None:
     [
         ("Succeeded", "running", CheckStatus.OK, "running"),
         ("Succeeded", "starting", CheckStatus.OK, "starting"),
-        ("Succeeded", "stopped", CheckStatus.PROBLEM, "of no use, and billed"),
+        ("Succeeded", "stopped", CheckStatus.PROBLEM, "cannot run jobs but is still billed"),
         ("Failed", "running", CheckStatus.PROBLEM, "provisioning failed; it is running"),
     ],
 )
@@ -126,15 +126,15 @@ def test_valid_lease_shows_its_end() -> None:
 @pytest.mark.parametrize(
     ("changes", "verdict", "words"),
     [
-        ({"now": NOW + timedelta(seconds=119)}, CheckStatus.OK, "it is alive (watching)"),
-        ({}, CheckStatus.OK, "it ends the machine at 2026-11-16 12:00Z"),
+        ({"now": NOW + timedelta(seconds=119)}, CheckStatus.OK, "it is running (watching)"),
+        ({}, CheckStatus.OK, "it deallocates the machine at 2026-11-16 12:00Z"),
         (
             {"agent": replace(ALIVE, idle_until=NOW + timedelta(minutes=20))},
             CheckStatus.OK,
-            "it ends the machine at 2026-11-16 08:20Z (idle)",
+            "it deallocates the machine at 2026-11-16 08:20Z (idle)",
         ),
-        ({"now": NOW + timedelta(seconds=121)}, CheckStatus.PROBLEM, "nothing for 121 s: it is not alive"),
-        ({"agent": replace(ALIVE, last_error="token refused")}, CheckStatus.WARNING, "has trouble: token refused"),
+        ({"now": NOW + timedelta(seconds=121)}, CheckStatus.PROBLEM, "not reported for 121 s: it has stopped"),
+        ({"agent": replace(ALIVE, last_error="token refused")}, CheckStatus.WARNING, "with an error: token refused"),
         ({"agent": None, "no_agent": "no file", "now": NOW + timedelta(hours=1)}, CheckStatus.PROBLEM, "no file"),
         ({"agent": None, "no_agent": "no file"}, CheckStatus.WARNING, "not started yet"),
         ({"agent": None, "no_agent": "timed out", "is_reached": False}, CheckStatus.WARNING, "not seen: timed out"),
@@ -156,10 +156,10 @@ def schedule(**properties: Any) -> ObservedResource:
     ("part", "words"),
     [
         (None, "no daily stop"),
-        (schedule(status="Disabled"), "is off"),
+        (schedule(status="Disabled"), "is disabled"),
         (schedule(dailyRecurrence={"time": "1300"}), "stops it at 1300 UTC, and not at 1235 UTC"),
         (schedule(timeZoneId="Pacific Standard Time"), "1235 Pacific Standard Time, and not at 1235 UTC"),
-        (schedule(targetResourceId=f"{MACHINE}2"), "of another machine"),
+        (schedule(targetResourceId=f"{MACHINE}2"), "for another machine"),
     ],
 )
 def test_schedule_that_differs_from_the_lease_is_a_problem(part: ObservedResource | None, words: str) -> None:

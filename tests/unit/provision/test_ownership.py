@@ -149,7 +149,7 @@ def joining_nic(name: str = "primary", subnet: str = "machines") -> ObservedReso
     return part(Kind.NIC, ipConfigurations=[{"name": name, "properties": inner}])
 
 
-def test_forged_nic_does_not_make_what_it_joins_ours() -> None:
+def test_resources_of_a_forged_nic_are_not_ours() -> None:
     used = [{"id": f"{NICS}/{NAME}-nic"}]
     joined = [
         part(Kind.NSG, securityRules=[], networkInterfaces=used),
@@ -173,7 +173,7 @@ def test_everything_that_an_up_killed_before_the_machine_leaves_is_ours() -> Non
     assert all(observed(*left).is_ours(each) for each in left)
 
 
-def test_nsg_and_vnet_that_a_machine_uses_are_deleted_only_with_what_up_puts_into_them() -> None:
+def test_used_nsg_and_vnet_are_deleted_only_if_they_contain_our_rule_and_subnet() -> None:
     bobs_nsg, bobs_vnet = part(Kind.NSG, securityRules=[]), part(Kind.VNET, subnets=[{"name": "default"}])
     changed = part(Kind.NSG)
     changed.properties["securityRules"].append({"name": "https", "properties": {"priority": 300}})

@@ -10,8 +10,8 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Action, Candidate, Price
+from gpuinfra.models.quantities import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -180,7 +180,7 @@ def test_foreign_resource_with_our_name_is_never_touched(kind: Kind) -> None:
         planned(cloud)
     (found,) = caught.value.diagnostics
     assert found.code is Code.NAME_TAKEN
-    assert f"`{ref(kind).name}`, which gpuinfra did not make; it was left alone" in (found.note or "")
+    assert f"`{ref(kind).name}`, which gpuinfra did not create; it was not changed" in (found.note or "")
 
 
 def test_all_taken_names_are_reported_at_once() -> None:
@@ -206,7 +206,7 @@ def test_foreign_group_is_used_and_not_changed() -> None:
     cloud.add(Kind.RESOURCE_GROUP, {"location": "westus", "tags": {"owner": "alice"}})
     plan = planned(cloud, spec(tags={"project": "mnist"}))
     assert words(plan) == FRESH[1:]
-    assert plan.notes == (f"group {GROUP} was not made for this machine: it is used, and not deleted with it",)
+    assert plan.notes == (f"group {GROUP} was not created for this machine: it is used, and not deleted with it",)
 
 
 def test_second_machine_of_one_name_is_not_created() -> None:
@@ -217,7 +217,7 @@ def test_second_machine_of_one_name_is_not_created() -> None:
         planned(cloud)
     (found,) = caught.value.diagnostics
     assert found.code is Code.NAME_TAKEN
-    assert found.note == f"a machine `{NAME}` of gpuinfra's is in group `elsewhere`, not in `{GROUP}`"
+    assert found.note == f"gpuinfra manages a machine `{NAME}` in group `elsewhere`, not in `{GROUP}`"
     assert "down" not in str(found.help), "it would delete the user's own machine"
 
 
@@ -469,13 +469,11 @@ def test_lease_of_a_day_or_more_disables_the_schedule() -> None:
     wanted = spec(lifecycle={"lease": timedelta(days=2)})
     plan = planned(FakeCloud(), wanted)
     assert change_of(plan, Kind.SHUTDOWN_SCHEDULE).summary == "off"
-    assert plan.notes == (
-        "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends",
-    )
+    assert plan.notes == ("Azure's daily schedule cannot express a lease of a day or more: only the tag has its end",)
 
 
 CAPPED = spec(lifecycle={"max_cost": parse_money("5 USD")})
-NO_PRICE = "no price is known: the cost cap cannot be kept"
+NO_PRICE = "no price is known: the cost cap has no effect"
 
 
 @pytest.mark.parametrize(
@@ -492,7 +490,7 @@ def test_machine_at_its_cost_cap_is_noted() -> None:
     spent = decide(CAPPED, cloud.look(ref(Kind.VM)), cloud.now(), capped)
     plan = planned(cloud, CAPPED, price_per_hour=0.5, lease=spent)
     assert plan.is_empty
-    assert ["it goes off" in note for note in plan.notes] == [True]
+    assert ["it is switched off" in note for note in plan.notes] == [True]
 
 
 def test_plan_has_the_price() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.models.durations import parse_duration
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.quantities import parse_duration
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState

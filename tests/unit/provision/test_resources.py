@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Difference
+from gpuinfra.models.quantities import parse_money
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.terms import Terms

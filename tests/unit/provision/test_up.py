@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.money import parse_money
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.plan import Plan
+from gpuinfra.models.quantities import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -18,7 +18,7 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.market.port import ImagePlan, Prices
 from gpuinfra.provision.observed import Observed
-from gpuinfra.provision.up import Provisioner, UpOutcome
+from gpuinfra.provision.up import Provisioner, UpHooks, UpOutcome
 from tests.unit.provision_help import (
     ALLOCATION,
     CAPACITY,
@@ -326,7 +326,7 @@ def test_machine_is_kept_without_its_schedule_when_its_agent_can_end_it(error: C
     assert f"warning: Azure's daily schedule is refused ({error.code})" in "\n".join(lines_of(work.task))
 
 
-def test_refusal_that_may_pass_is_no_reason_to_do_without_the_schedule() -> None:
+def test_temporary_refusal_of_the_schedule_fails_up() -> None:
     cloud = FakeCloud()
     cloud.fail("put shutdown-schedule", CloudError(Fault.LOCKED, "ScopeLocked", "locked"), times=-1)
     problem(provisioner(cloud))
@@ -751,7 +751,7 @@ def test_machine_that_another_created_between_two_candidates_is_replaced_only_wi
     cloud, asked, found = FakeCloud(), list[list[str]](), list[str]()
     cloud.fail("put vm", CAPACITY)
     work = provisioner(cloud, spec(**TWO_REGIONS))
-    work.check_found = lambda machine: found.append(machine.host_key)
+    hooks = UpHooks(check_found=lambda machine: found.append(machine.host_key))
 
     def quicker(call: str) -> None:
         if call.startswith("observe") and any(each.startswith("delete ") for each in cloud.calls):
@@ -760,7 +760,7 @@ def test_machine_that_another_created_between_two_candidates_is_replaced_only_wi
 
     cloud.on_call = quicker
     with pytest.raises(Problem):
-        work.up(_refuse_loss(asked))
+        work.up(_refuse_loss(asked), hooks)
     assert found == ["ssh-ed25519 AAAAanother"]
     assert "replace vm loses" in asked[-1]
     assert Kind.VM in cloud.kinds

@@ -145,7 +145,7 @@ def test_uploading_a_project_counts_as_a_heartbeat(run: Path, monkeypatch: pytes
     entry = ["train.py", "f", 0o644, len(content), digest_of(content)]
     listed = message(DATA, zlib.compress(json.dumps([entry]).encode())) + message(JSON, b"{}")
     messages = listed + message(DATA, b"\0" + content) + message(JSON, b"{}")
-    request = {"project": "p", "digest": "d", "outputs": "mount", "attended": {}}
+    request = {"project": "p", "digest": "d", "outputs": "mount", "heartbeat": {}}
     assert heartbeat_age_after(trees.put, messages, run, **request) < 60
     assert (run.parents[1] / "projects" / "p" / "slot-1" / "tree" / "train.py").read_bytes() == content
 

@@ -10,6 +10,7 @@ from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.docker.check import MARK
 from gpuinfra.runner.errors import ConnectError, Unreachable
 from gpuinfra.runner.readiness import DOCKER, ENGINE_SECONDS, SSH, NotReady, wait_for_docker
+from tests.progress import RecordedSteps
 
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", "ssh-ed25519 AAAA")
 WORKS = (0, "engine 27.5.1")
@@ -20,7 +21,7 @@ Answer = tuple[int, str] | ConnectError
 
 
 @dataclass
-class Machine:
+class Machine(RecordedSteps):
     """A machine whose Docker answers depend on the time, which passes only in pauses."""
 
     answers: Sequence[tuple[float, Answer]]
@@ -59,19 +60,6 @@ class Machine:
 
     def close(self) -> None:
         pass
-
-    def begin(self, step: str, doing: str) -> None:
-        self.reports.append(("begin", step, doing))
-
-    def end(self, step: str, outcome: str) -> None:
-        self.reports.append(("end", step, outcome))
-
-    def fail(self, step: str, reason: str) -> None:
-        self.reports.append(("fail", step, reason))
-
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 def test_working_docker_is_checked_once() -> None:

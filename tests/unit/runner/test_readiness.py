@@ -20,6 +20,7 @@ from gpuinfra.runner.errors import (
     Unreachable,
 )
 from gpuinfra.runner.readiness import NotReady, wait_until_ready
+from tests.progress import RecordedSteps
 
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", "ssh-ed25519 AAAA")
 GPU = Completed(0, "Tesla T4, 535.161.08, 15360 MiB, 7.5\n", "")
@@ -31,7 +32,7 @@ Timeline = Sequence[tuple[float, ConnectError | Completed | None]]
 
 
 @dataclass
-class Machine:
+class Machine(RecordedSteps):
     """A machine whose answers depend on the time, which passes only in pauses and attempts."""
 
     logins: Timeline = ((0, None),)
@@ -76,19 +77,6 @@ class Machine:
 
     def close(self) -> None:
         self.closed += 1
-
-    def begin(self, step: str, doing: str) -> None:
-        self.reports.append(("begin", step, doing))
-
-    def end(self, step: str, outcome: str) -> None:
-        self.reports.append(("end", step, outcome))
-
-    def fail(self, step: str, reason: str) -> None:
-        self.reports.append(("fail", step, reason))
-
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 def test_ready_machine_needs_no_pause() -> None:
@@ -169,7 +157,9 @@ def test_gpu_timeout_quotes_nvidia_smi() -> None:
         machine.wait()
     error = caught.value
     assert error.stage == "gpu"
-    assert error.reason.startswith("the NVIDIA driver is not loaded; nvidia-smi ended with 9 and said: NVIDIA-SMI has")
+    assert error.reason.startswith(
+        "the NVIDIA driver is not loaded; nvidia-smi exited with code 9 and printed: NVIDIA-SMI has"
+    )
     assert error.help == "look for yourself: `gpuinfra ssh my-dsvm -- nvidia-smi`"
     assert machine.now - 1000 == pytest.approx(300, abs=2.1)
     assert machine.opened == machine.closed == 1

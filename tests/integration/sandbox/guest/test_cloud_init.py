@@ -1,7 +1,6 @@
 """Custom data does in a guest what cloud-init and systemd would do with it."""
 
 import base64
-import contextlib
 import gzip
 import json
 import os
@@ -43,17 +42,6 @@ runcmd:
   - systemctl daemon-reload
   - [systemctl, enable, --now, agent.service]
 """
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[GuestHost]:
-    with contextlib.closing(GuestHost()) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    return Client(tmp_path_factory.mktemp("client"))
 
 
 @pytest.fixture

@@ -13,18 +13,6 @@ ASK = 'docker version --format "{{.Server.Version}}"'
 ADD_USER = b'#cloud-config\n{"runcmd": [["usermod", "-aG", "docker", "azureuser"]]}\n'
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[GuestHost]:
-    host = GuestHost()
-    yield host
-    host.close()
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    return Client(tmp_path_factory.mktemp("client"))
-
-
 @pytest.fixture
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with fake_engine(tmp_path_factory.mktemp("d") / "s") as address:

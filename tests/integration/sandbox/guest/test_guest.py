@@ -44,19 +44,8 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[GuestHost]:
-    with contextlib.closing(GuestHost()) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    return Client(tmp_path_factory.mktemp("client"))
-
-
-@pytest.fixture(scope="module")
 def shared(host: GuestHost, client: Client, tmp_path_factory: pytest.TempPathFactory) -> GuestSpec:
-    """A guest for tests that leave it as it was."""
+    """A guest for tests that do not change it."""
     spec = make_spec(tmp_path_factory.mktemp("shared") / "root", client.public_key, vm_id="shared")
     host.call(host.guests.start(spec))
     return spec
@@ -544,13 +533,19 @@ def test_guest_runs_while_sshd_refuses_connections(host: GuestHost, client: Clie
         host.call(host.guests.delete(spec.vm_id, spec.root))
 
 
-def test_start_ends_processes_of_a_killed_server(host: GuestHost, client: Client, tmp_path: Path) -> None:
-    spec = make_spec(tmp_path / "root", client.public_key)
+def left_by_a_killed_server(spec: GuestSpec, client: Client) -> int:
+    """Return the id of a guest's process that runs after its server was killed."""
     with server_process(spec.root, spec.port, client.public_key) as server:
         pid = int(client.output(spec, "setsid sleep 610 </dev/null >/dev/null 2>&1 & echo $!"))
         server.send_signal(signal.SIGKILL)
         server.wait(WAIT_SECONDS)
     assert alive(pid)
+    return pid
+
+
+def test_start_ends_processes_of_a_killed_server(host: GuestHost, client: Client, tmp_path: Path) -> None:
+    spec = make_spec(tmp_path / "root", client.public_key)
+    pid = left_by_a_killed_server(spec, client)
     try:
         host.call(host.guests.start(spec))
         assert not alive(pid)
@@ -561,10 +556,7 @@ def test_start_ends_processes_of_a_killed_server(host: GuestHost, client: Client
 
 def test_stop_and_delete_end_processes_of_a_killed_server(host: GuestHost, client: Client, tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "root", client.public_key)
-    with server_process(spec.root, spec.port, client.public_key) as server:
-        pid = int(client.output(spec, "setsid sleep 611 </dev/null >/dev/null 2>&1 & echo $!"))
-        server.send_signal(signal.SIGKILL)
-        server.wait(WAIT_SECONDS)
+    pid = left_by_a_killed_server(spec, client)
     host.call(host.guests.stop(spec.vm_id, spec.root))
     assert not alive(pid)
     host.call(host.guests.delete(spec.vm_id, spec.root))

@@ -1,7 +1,6 @@
 """The simulated `nvidia-smi` speaks the real one's formats, and says that it is simulated."""
 
 import ast
-import contextlib
 import csv
 import json
 import subprocess
@@ -17,17 +16,6 @@ from gpuinfra.sandbox.guest.spec import GuestSpec
 from tests.integration.sandbox.guest_host import T4, WAIT_SECONDS, Client, GuestHost, Session, make_spec
 
 A100 = replace(T4, model="A100", name="NVIDIA A100 80GB PCIe", count=2, memory_mib=81920, compute_capability="8.0")
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[GuestHost]:
-    with contextlib.closing(GuestHost()) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    return Client(tmp_path_factory.mktemp("client"))
 
 
 @pytest.fixture(scope="module", params=[T4, A100], ids=["T4", "A100x2"])

@@ -8,12 +8,6 @@ from azure.core.exceptions import HttpResponseError
 
 from tests.integration.sandbox.machine_help import Place, error_of
 from tests.integration.sandbox.recordings import DATA, shape
-from tests.integration.sandbox.servers import Sandbox
-
-
-@pytest.fixture
-def place(server: Sandbox) -> Place:
-    return Place(server, group="group")
 
 
 def disk(size: int = 10, sku: Any = "Premium_LRS", **parts: Any) -> Any:

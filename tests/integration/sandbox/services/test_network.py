@@ -14,7 +14,7 @@ from gpuinfra.sandbox.kernel.call import Call, Principal
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.network import vm_nics as network
+from gpuinfra.sandbox.services.compute import vm_network_profile as network
 from gpuinfra.sandbox.services.registry import SERVICES
 from gpuinfra.sandbox.web.authority import make_identities
 from tests.integration.sandbox.servers import Sandbox

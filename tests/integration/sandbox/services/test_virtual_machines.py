@@ -32,17 +32,6 @@ T4_PRICE = 0.526
 """Of an hour in eastus."""
 
 
-@pytest.fixture
-def place(server: Sandbox) -> Place:
-    return Place(server, group="group")
-
-
-@pytest.fixture
-def alone(sandbox: Sandbox) -> Place:
-    """A place in a sandbox with its usual quota."""
-    return Place(sandbox)
-
-
 # Making
 
 

@@ -32,17 +32,6 @@ from tests.integration.sandbox.machine_help import (
 from tests.integration.sandbox.servers import Sandbox, Servers
 
 
-@pytest.fixture
-def place(server: Sandbox) -> Place:
-    return Place(server, group="group")
-
-
-@pytest.fixture
-def alone(sandbox: Sandbox) -> Place:
-    """A place in a sandbox with its usual quota."""
-    return Place(sandbox)
-
-
 @pytest.fixture(scope="module")
 def shared(servers: Servers) -> Iterator[Place]:
     """A place in which nothing is left."""

@@ -1,4 +1,4 @@
-"""What is read while a machine and what goes with it are being deleted, and after; beside one that stays."""
+"""Deletion of a VM with its disks and NICs: what a client reads during and after it, also for a VM that stays."""
 
 from typing import Any
 

@@ -23,15 +23,9 @@ from tests.integration.sandbox.machine_help import (
     recorded,
 )
 from tests.integration.sandbox.recordings import DATA, shape
-from tests.integration.sandbox.servers import Sandbox
 
 HOUR = 3600
 PRICE, SPOT_PRICE = 0.526, 0.1578
-
-
-@pytest.fixture
-def place(server: Sandbox) -> Place:
-    return Place(server, group="group")
 
 
 def states(place: Place, name: str = "m") -> list[str]:

@@ -5,16 +5,10 @@ from typing import Any
 import pytest
 
 from tests.integration.sandbox.machine_help import GENERATION_1, Place, error_of, settings
-from tests.integration.sandbox.servers import Sandbox
 
 SECURITY = "properties.securityProfile"
 TRUSTED = {"securityType": "TrustedLaunch", "uefiSettings": {"secureBootEnabled": False, "vTpmEnabled": True}}
 STANDARD = {"securityType": "Standard"}
-
-
-@pytest.fixture
-def place(server: Sandbox) -> Place:
-    return Place(server, group="group")
 
 
 def test_vm_and_disk_show_trusted_launch(place: Place) -> None:

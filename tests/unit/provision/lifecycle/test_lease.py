@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.durations import parse_duration
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.money import parse_money
+from gpuinfra.models.quantities import parse_duration, parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

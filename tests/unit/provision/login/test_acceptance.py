@@ -46,5 +46,5 @@ def test_refusal_of_a_machine_that_was_there_is_final_once_it_has_booted(
 
 def test_key_is_compared_without_its_comment() -> None:
     machine = machine_in(made())
-    assert is_created_with(machine, f"{KEY} of somebody")
+    assert is_created_with(machine, f"{KEY} other comment")
     assert not is_created_with(machine, OTHER)

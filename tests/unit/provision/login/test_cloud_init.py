@@ -1,4 +1,4 @@
-"""What a new machine is told at its first boot."""
+"""The data for the first boot of a new machine."""
 
 import base64
 import json
@@ -48,7 +48,7 @@ def test_the_service_is_started_and_starts_again(config: CloudConfig) -> None:
     assert config.run_commands[-2:] == [("systemctl", "daemon-reload"), ("systemctl", "enable", "--now", AGENT_UNIT)]
 
 
-def test_the_same_machine_is_told_the_same() -> None:
+def test_custom_data_is_identical_for_identical_machines() -> None:
     key = HostKey("public", "private")
     assert custom_data(key, TERMS, "ada") == custom_data(key, TERMS, "ada")
     assert json.loads(_agent_file(Terms(TERMS.lease, TERMS.idle)))["cap"] is None

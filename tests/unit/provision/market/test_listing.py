@@ -32,7 +32,7 @@ def test_regions_wrap_in_their_column_on_a_terminal(monkeypatch: pytest.MonkeyPa
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=76, highlight=False, soft_wrap=True)
     monkeypatch.setattr(view, "results", lambda: console)
-    monkeypatch.setattr(view, "NARROWEST", 8)
+    monkeypatch.setattr(view, "MIN_WIDTH", 8)
     show(list_sizes(FakeMarket(), "T4"))
     lines = stream.getvalue().splitlines()
     assert lines[1:] == [f"{T4}  T4      1      4  28 GiB  $0.526          -  eastus,", " " * 67 + "westus2"]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.reap import EndedMachine, Orphan, ReapAction, ReapDecision, ReapFailure, ReapResult
-from gpuinfra.models.receipt import OffProof, Receipt, stamp
+from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
@@ -250,7 +251,7 @@ def test_protected_machine_outlives_its_spec() -> None:
     assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.DELETE)
 
 
-class Listing:
+class ListedFleet:
     """A subscription with one machine whose spec was deleted, and resources of it."""
 
     def __init__(self, *parts: Listed | CloudError) -> None:
@@ -287,13 +288,13 @@ def disk(**marks: str) -> Listed:
     [(disk(), True), (disk(protect="yes"), False), (CloudError(Fault.UNREACHABLE, "HTTP 500", "no list"), False)],
 )
 def test_machine_with_a_protected_resource_is_not_deleted(part: Listed | CloudError, deletes: bool) -> None:
-    cloud = FakeCloud(moment=NOW, fleet=Listing(part))
+    cloud = FakeCloud(moment=NOW, fleet=ListedFleet(part))
     given, deadline = rules(deleted=DELETED, deletes=True), cloud.time.deadline(60)
     reaper = Reaper(cloud, FakeMarket(), given, RecordedProgress(), lambda _: NO_JOURNAL, deadline, dry_run=True)
     found = reaper.reap()
     assert (len(found.deleted), len(found.stopped)) == ((1, 0) if deletes else (0, 1))
     if isinstance(part, Listed) and not deletes:
-        assert found.stopped[0].verdict.cause.endswith("; a part of it is protected, so it is not deleted")
+        assert found.stopped[0].verdict.cause.endswith("; one of its resources is protected, so it is not deleted")
 
 
 def commit(hours: float, before: str, after: str) -> Commit:

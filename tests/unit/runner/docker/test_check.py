@@ -1,4 +1,4 @@
-"""What a machine's answers mean, from what Docker 20.10 and 28.2 said on real machines."""
+"""Checks of a machine, from outputs of Docker 20.10 and 28.2 on real machines."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def check_of(output: str, name: str, *, gpu: bool = False) -> TargetCheck:
     return next(check for check in judge(read(output), docker=True, gpu=gpu) if check.name == name)
 
 
-def test_a_linux_machine_is_one_whatever_its_shell_prints_first() -> None:
+def test_text_of_the_shell_before_the_output_is_ignored() -> None:
     parts = read(f"Welcome to lab!\n{MARK}\n{SYSTEM}{ENGINE}")
     assert judge(parts, docker=True, gpu=False) == (
         TargetCheck("ssh", True, "Linux 5.15.0-1053-azure x86_64"),
@@ -50,7 +50,7 @@ def test_a_linux_machine_is_one_whatever_its_shell_prints_first() -> None:
     )
 
 
-def test_a_machine_of_another_kind_is_refused() -> None:
+def test_other_operating_system_is_refused() -> None:
     (check, _) = judge(
         read(f"{MARK} system 0\nDarwin 23.1.0 arm64\n{MARK} python 0\nPython 3.9.6\n"), docker=False, gpu=False
     )
@@ -64,20 +64,20 @@ def test_a_machine_of_another_kind_is_refused() -> None:
         (docker(NO_PERMISSION), NO_PERMISSION, "`sudo usermod -aG docker azureuser`, then log in again"),
         (docker(NOT_RUNNING), NOT_RUNNING, "`sudo systemctl enable --now docker`"),
         (docker(NEWER_NOT_RUNNING), NEWER_NOT_RUNNING, "`sudo systemctl enable --now docker`"),
-        (docker("", 124), f"the engine does not answer within {LIMIT_SECONDS} s", "systemctl status docker"),
-        (docker("", 143), f"the engine does not answer within {LIMIT_SECONDS} s", "systemctl status docker"),
+        (docker("", 124), f"the engine did not answer within {LIMIT_SECONDS} s", "systemctl status docker"),
+        (docker("", 143), f"the engine did not answer within {LIMIT_SECONDS} s", "systemctl status docker"),
         (docker("exec format error", 126), "exec format error", "make `docker version` work"),
-        (docker("", 1), "nothing, and ended with 1", "make `docker version` work"),
+        (docker("", 1), "no output, exit code 1", "make `docker version` work"),
     ],
 )
-def test_what_is_wrong_with_docker_is_told_apart(output: str, found: str, help_line: str) -> None:
+def test_docker_faults_are_distinguished(output: str, found: str, help_line: str) -> None:
     check = check_of(output, "docker")
     assert (check.passed, check.found) == (False, found)
     assert check.help
     assert help_line in check.help
 
 
-def test_a_warning_beside_the_version_does_no_harm() -> None:
+def test_warning_next_to_the_version_is_ignored() -> None:
     warning = "WARNING: Error loading config file: /home/me/.docker/config.json: permission denied"
     check = check_of(f"{SYSTEM}\n{MARK} docker 0\n{warning}\nengine 28.2.2\n", "docker")
     assert (check.passed, check.found) == (True, "Docker Engine 28.2.2")
@@ -98,7 +98,7 @@ def test_a_warning_beside_the_version_does_no_harm() -> None:
         (runtime("", "/usr/bin/nvidia-container-toolkit"), "/usr/bin/nvidia-container-toolkit"),
     ],
 )
-def test_each_way_to_give_containers_a_gpu_does(output: str, found: str) -> None:
+def test_runtime_devices_or_hook_provide_gpus(output: str, found: str) -> None:
     assert check_of(output, "nvidia-runtime", gpu=True) == TargetCheck("nvidia-runtime", True, found)
 
 
@@ -112,7 +112,7 @@ def test_each_way_to_give_containers_a_gpu_does(output: str, found: str) -> None
         "[]",
     ],
 )
-def test_no_way_to_give_containers_a_gpu_is_told(info: object) -> None:
+def test_engine_without_gpu_support_is_reported(info: object) -> None:
     check = check_of(runtime(info), "nvidia-runtime", gpu=True)
     assert not check.passed
     assert check.help
@@ -120,21 +120,21 @@ def test_no_way_to_give_containers_a_gpu_is_told(info: object) -> None:
     assert "nvidia-ctk runtime configure" in check.help
 
 
-def test_nothing_is_said_about_the_runtime_of_an_engine_that_does_not_answer() -> None:
+def test_runtime_is_unknown_if_the_engine_does_not_answer() -> None:
     checks = judge(read(docker(NOT_RUNNING)), docker=True, gpu=True)
     assert [(check.name, check.passed) for check in checks] == [
         ("ssh", True),
         ("docker", False),
         ("nvidia-runtime", False),
     ]
-    assert checks[2].found == "not known while Docker does not answer"
+    assert checks[2].found == "unknown, because Docker does not answer"
 
 
 @pytest.mark.parametrize(
     ("said", "code", "passed"),
     [("Python 3.10.12", 0, True), ("Python 2.7.18", 0, False), ("sh: 1: python3: not found", 127, False)],
 )
-def test_a_target_without_docker_needs_python(said: str, code: int, passed: bool) -> None:
+def test_target_without_docker_needs_python(said: str, code: int, passed: bool) -> None:
     output = f"{SYSTEM}\n{MARK} python {code}\n{said}\n"
     (_, check) = judge(read(output), docker=False, gpu=True)
     assert (check.name, check.passed, check.found, bool(check.help)) == ("python", passed, said, not passed)
@@ -142,7 +142,7 @@ def test_a_target_without_docker_needs_python(said: str, code: int, passed: bool
 
 @dataclass
 class Machine:
-    """Answers the script by one text and `nvidia-smi` by another."""
+    """Returns one answer to the script, and another to `nvidia-smi`."""
 
     output: str
     gpu: Completed | ConnectError = GPU
@@ -160,7 +160,7 @@ class Machine:
         pass
 
 
-def test_all_is_asked_in_two_round_trips() -> None:
+def test_examination_needs_two_round_trips() -> None:
     machine = Machine(runtime({"Runtimes": NVIDIA}))
     checkup = examine(machine, docker=True, gpu=True, timeout=5)
     assert machine.asked == ["sh", "nvidia-smi"]
@@ -182,7 +182,7 @@ def test_all_is_asked_in_two_round_trips() -> None:
     ("row", "simulated"),
     [("Tesla T4 (simulated), 535.161.08, 15360 MiB, 7.5", True), ("Tesla T4, 535.161.08, 15360 MiB, 7.5", False)],
 )
-def test_a_gpu_that_nobody_wants_tells_whether_the_machine_is_simulated(row: str, simulated: bool) -> None:
+def test_unneeded_gpu_shows_whether_the_machine_is_simulated(row: str, simulated: bool) -> None:
     checkup = examine(Machine(SYSTEM + ENGINE, Completed(0, f"{row}\n", "")), docker=True, gpu=False, timeout=5)
     assert [check.name for check in checkup.checks] == ["ssh", "docker"]
     assert checkup.gpu
@@ -191,7 +191,7 @@ def test_a_gpu_that_nobody_wants_tells_whether_the_machine_is_simulated(row: str
 
 
 @pytest.mark.parametrize("gpu", [Completed(127, "", "sh: 1: nvidia-smi: not found"), TimedOut("did not end")])
-def test_a_gpu_that_nobody_wants_need_not_work(gpu: Completed | ConnectError) -> None:
+def test_unneeded_gpu_need_not_work(gpu: Completed | ConnectError) -> None:
     checkup = examine(Machine(SYSTEM + ENGINE, gpu), docker=True, gpu=False, timeout=5)
     assert [check.name for check in checkup.checks] == ["ssh", "docker"]
     assert checkup.passed
@@ -199,24 +199,24 @@ def test_a_gpu_that_nobody_wants_need_not_work(gpu: Completed | ConnectError) ->
 
 
 @pytest.mark.parametrize("gpu", [Completed(127, "", "sh: 1: nvidia-smi: not found"), TimedOut("did not end")])
-def test_a_gpu_that_does_not_work_is_told_with_all_else(gpu: Completed | ConnectError) -> None:
+def test_gpu_fault_is_reported_with_other_faults(gpu: Completed | ConnectError) -> None:
     checkup = examine(Machine(docker(NOT_RUNNING), gpu), docker=True, gpu=True, timeout=5)
     assert [check.name for check in checkup.checks if not check.passed] == ["docker", "nvidia-runtime", "gpu"]
     assert checkup.gpu is None
     assert checkup.checks[-1].help
 
 
-def test_a_connection_that_is_lost_is_no_finding() -> None:
+def test_lost_connection_is_raised() -> None:
     with pytest.raises(Broken):
         examine(Machine(SYSTEM + ENGINE, Broken("lost")), docker=True, gpu=True, timeout=5)
 
 
-def test_a_script_that_was_ended_half_way_is_no_mistake_of_ours() -> None:
+def test_incomplete_output_is_not_an_internal_error() -> None:
     checkup = examine(Machine(SYSTEM), docker=True, gpu=True, timeout=5)
     assert [check.name for check in checkup.checks if not check.passed] == ["docker", "nvidia-runtime"]
 
 
-def test_a_user_without_a_shell_is_told() -> None:
+def test_user_without_a_shell_is_reported() -> None:
     (check,) = examine(Machine("This account is currently not available.\n"), docker=True, gpu=True, timeout=5).checks
     assert not check.passed
     assert "This account is currently not available." in check.found

@@ -1,4 +1,4 @@
-"""A Docker engine, broken or hostile, that answers less than an engine does."""
+"""A Docker Engine, broken or hostile, whose answers lack required values."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpuinfra.runner.jobs.container import ContainerJob, start_container
 
 
 class Api:
-    """The SDK's client, of an engine that gives one answer to everything."""
+    """An SDK client that returns the same answer for every request."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -22,8 +22,8 @@ class Api:
         return lambda *_, **__: self._answer
 
 
-class Odd(Engine):
-    """An engine with that client."""
+class BrokenEngine(Engine):
+    """An engine with such a client."""
 
     def __init__(self, answer: Any) -> None:
         self._answered = Api(answer)
@@ -40,23 +40,23 @@ ORDER = StartRequest("r1", ("python", "train.py"), "/project", image="sha256:1")
 
 
 @pytest.mark.parametrize("answer", [{}, [], None, {"Id": ""}, {"Id": None}])
-def test_a_container_without_an_id_is_an_error(answer: Any) -> None:
+def test_container_without_an_id_is_an_error(answer: Any) -> None:
     with pytest.raises(JobError) as caught:
-        start_container(Odd(answer), ORDER)
+        start_container(BrokenEngine(answer), ORDER)
     assert caught.value.code == Code.ENGINE_FAILED
     assert "the machine" in caught.value.note
     assert caught.value.help
 
 
 @pytest.mark.parametrize("answer", [{}, [], None, {"State": {}}, {"State": {"Running": False, "Status": "exited"}}])
-def test_a_container_without_a_state_is_an_error(answer: Any) -> None:
+def test_container_without_a_state_is_an_error(answer: Any) -> None:
     with pytest.raises(JobError) as caught:
-        ContainerJob(Odd(answer), "c1").ended()
+        ContainerJob(BrokenEngine(answer), "c1").ended()
     assert caught.value.code == Code.ENGINE_FAILED
 
 
 @pytest.mark.parametrize("answer", [{}, [], None, {"Id": None}])
-def test_an_image_without_an_id_is_an_error(answer: Any) -> None:
-    with pytest.raises(JobError) as caught, Odd(answer).understood():
+def test_image_without_an_id_is_an_error(answer: Any) -> None:
+    with pytest.raises(JobError) as caught, BrokenEngine(answer).understood():
         facts_of("python", answer)
     assert caught.value.code == Code.ENGINE_FAILED

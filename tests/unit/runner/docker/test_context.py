@@ -12,7 +12,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", KEY, "/home/me/.ssh/id_ed25519")
 
 
-def test_the_archive_is_what_docker_itself_exports() -> None:
+def test_archive_has_the_format_of_docker_context_export() -> None:
     with tarfile.open(fileobj=io.BytesIO(archive(TARGET))) as tar:
         description, certificates = tar.getmembers()
         stream = tar.extractfile(description)
@@ -24,10 +24,10 @@ def test_the_archive_is_what_docker_itself_exports() -> None:
         "Metadata": {"Description": "GPU machine my-dsvm"},
         "Endpoints": {"docker": {"Host": "ssh://azureuser@203.0.113.7:22", "SkipTLSVerify": False}},
     }
-    assert archive(TARGET) == archive(replace(TARGET, identity=None)), "nothing of this computer is in it"
+    assert archive(TARGET) == archive(replace(TARGET, identity=None)), "it has no path of this computer"
 
 
-def test_a_machine_at_another_port() -> None:
+def test_another_port_is_part_of_the_address() -> None:
     other = replace(TARGET, port=2222)
     assert endpoint(other) == "ssh://azureuser@203.0.113.7:2222"
     assert known_hosts_line(other) == f"[203.0.113.7]:2222 {KEY}"

@@ -1,4 +1,4 @@
-"""Images, by what engines say about them."""
+"""Images, from what engines report about them."""
 
 import base64
 import json
@@ -16,61 +16,58 @@ def event(status: str, layer: str = "a1", **detail: int) -> dict[str, Any]:
     return {"id": layer, "status": status, "progressDetail": detail}
 
 
-def test_layers_add_up() -> None:
+def test_progress_is_the_sum_of_all_layers() -> None:
     layers = Layers()
-    layers.hear({"status": "Pulling from library/busybox", "id": "latest"})
-    layers.hear(event("Pulling fs layer"))
-    layers.hear(event("Downloading", current=10, total=100))
-    layers.hear(event("Downloading", "b2", current=5, total=50))
+    layers.add({"status": "Pulling from library/busybox", "id": "latest"})
+    layers.add(event("Pulling fs layer"))
+    layers.add(event("Downloading", current=10, total=100))
+    layers.add(event("Downloading", "b2", current=5, total=50))
     assert (layers.done, layers.total) == (15, 150)
-    layers.hear(event("Download complete"))
+    layers.add(event("Download complete"))
     assert (layers.done, layers.total) == (105, 150)
 
 
-def test_what_was_done_once_stays_done() -> None:
+def test_downloaded_layer_stays_complete() -> None:
     layers = Layers()
-    layers.hear(event("Downloading", current=10, total=100))
-    layers.hear(event("Download complete"))
-    layers.hear(event("Extracting", current=1, total=100))
-    layers.hear(event("Pull complete"))
+    layers.add(event("Downloading", current=10, total=100))
+    layers.add(event("Download complete"))
+    layers.add(event("Extracting", current=1, total=100))
+    layers.add(event("Pull complete"))
     assert (layers.done, layers.total) == (100, 100)
 
 
-def test_a_layer_that_was_there_before_counts_for_nothing() -> None:
+def test_existing_layer_does_not_count() -> None:
     layers = Layers()
-    layers.hear(event("Already exists"))
+    layers.add(event("Already exists"))
     assert (layers.done, layers.total) == (0, None)
 
 
-def test_a_layer_of_unknown_size_is_counted_as_far_as_it_is_there() -> None:
+def test_layer_of_unknown_size_counts_its_downloaded_bytes() -> None:
     layers = Layers()
-    layers.hear(event("Downloading", current=10, total=-1))
+    layers.add(event("Downloading", current=10, total=-1))
     assert (layers.done, layers.total) == (10, 10)
 
 
-def test_facts_are_those_that_jobs_need() -> None:
+def test_facts_of_an_image() -> None:
     found = {
         "Id": "sha256:ab",
-        "RepoDigests": ["busybox@sha256:cd"],
-        "Size": 7,
         "Os": "linux",
         "Architecture": "amd64",
-        "Config": {"Entrypoint": ["/entry.sh"], "Env": ["PATH=/bin", "EMPTY=", "A=b=c"]},
+        "Config": {"Env": ["PATH=/bin", "EMPTY=", "A=b=c"]},
     }
     environment = {"PATH": "/bin", "EMPTY": "", "A": "b=c"}
-    expected = ImageFacts("busybox", "sha256:ab", ("busybox@sha256:cd",), 7, "linux/amd64", ("/entry.sh",), environment)
-    assert facts_of("busybox", found) == expected
+    assert facts_of("busybox", found) == ImageFacts("busybox", "sha256:ab", "linux/amd64", environment)
 
 
-def test_an_image_of_nothing_but_files_has_no_settings() -> None:
+def test_image_without_settings_has_no_variables() -> None:
     facts = facts_of(
         "plain", {"Id": "sha256:ab", "RepoDigests": None, "Os": "linux", "Architecture": "arm64", "Config": None}
     )
-    assert facts == ImageFacts("plain", "sha256:ab", (), 0, "linux/arm64", (), {})
+    assert facts == ImageFacts("plain", "sha256:ab", "linux/arm64", {})
 
 
 class FakeEngine:
-    """An engine that may have credentials, with the Docker settings of a user."""
+    """An engine that gets credentials, with a user's Docker settings."""
 
     shares_credentials, where = True, "my_dsvm"
 
@@ -87,7 +84,7 @@ def credentials_for(engine: Any, repository: str) -> tuple[dict[str, Any], list[
     return json.loads(base64.urlsafe_b64decode(header)), notes
 
 
-def test_only_the_credentials_of_the_image_are_sent() -> None:
+def test_only_the_credentials_for_the_registry_are_sent() -> None:
     login = {"username": "me", "password": "of one"}
     engine = FakeEngine(auths={"one.example": login, "two.example": {"username": "me", "password": "of two"}})
     assert credentials_for(engine, "one.example/tool") == (login, [])

@@ -1,4 +1,4 @@
-"""How an environment's image is made, before an engine is asked."""
+"""The recipe of an environment's image."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pytest
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.parse.document import read_document
 from gpuinfra.runner.environment.builder import note_for
-from gpuinfra.runner.environment.recipe import Recipe, recipe
+from gpuinfra.runner.environment.recipe import Recipe, make_recipe
 from gpuinfra.templates import read_template
 from gpuinfra.workbench.conda import Conda, read_conda
 
@@ -41,7 +41,7 @@ def conda_of(text: str, path: str = FILE) -> Conda:
 
 
 def made(text: str, project: Path = Path("nowhere"), base: Image = Image(), **variables: str) -> Recipe:
-    found = recipe(base, conda_of(text), project, variables)
+    found = make_recipe(base, conda_of(text), project, variables)
     assert found is not None
     return found
 
@@ -52,7 +52,7 @@ def text_of(found: Recipe, name: str) -> str:
     return content.decode()
 
 
-def test_dockerfile_has_two_stages_and_keeps_the_environment_alone() -> None:
+def test_dockerfile_copies_only_the_environment() -> None:
     found = made(ARTICLE)
     assert found.dockerfile("0ab1") == (
         f"""\
@@ -70,7 +70,7 @@ COPY --from=made /opt/gpuinfra/environment/ /opt/gpuinfra/environment/
     )
 
 
-def test_files_of_the_article() -> None:
+def test_files_for_the_articles_example() -> None:
     found = made(ARTICLE)
     assert json.loads(text_of(found, "environment.yml")) == {
         "channels": ["conda-forge"],
@@ -83,7 +83,7 @@ def test_files_of_the_article() -> None:
         "https://cntk.ai/PythonWheel/GPU/cntk-2.1-cp35-cp35m-linux_x86_64.whl",
         "pywin32; sys_platform == 'win32'",
     ]
-    assert text_of(found, "wishes").splitlines() == [
+    assert text_of(found, "settings").splitlines() == [
         "prefix=/opt/gpuinfra/environment",
         "python_text=python=3.5.2",
         "python_first=3005002",
@@ -100,14 +100,14 @@ def test_files_of_the_article() -> None:
 @pytest.mark.parametrize(
     "text", ["name: x\n", "dependencies:\n", "dependencies: [python]\n", "dependencies: [pip: []]\n"]
 )
-def test_nothing_to_install(text: str) -> None:
-    assert recipe(Image(), conda_of(text), Path("nowhere")) is None
-    assert recipe(Image(), None, Path("nowhere")) is None
+def test_file_without_packages_needs_no_image(text: str) -> None:
+    assert make_recipe(Image(), conda_of(text), Path("nowhere")) is None
+    assert make_recipe(Image(), None, Path("nowhere")) is None
 
 
 @pytest.mark.parametrize("text", ["dependencies: [python=3.5.2]\n", "dependencies: [pip: [numpy]]\n"])
-def test_python_of_some_version_is_something(text: str) -> None:
-    assert "only_conda_has=''" in text_of(made(text), "wishes")
+def test_python_version_or_package_needs_an_image(text: str) -> None:
+    assert "only_conda_has=''" in text_of(made(text), "settings")
 
 
 @pytest.mark.parametrize(
@@ -122,13 +122,13 @@ def test_python_of_some_version_is_something(text: str) -> None:
         ("https://host/numpy-1.0-0.tar.bz2", "", "numpy"),
     ],
 )
-def test_what_pip_can_bring_by_itself(line: str, tools: str, needs: str) -> None:
+def test_pips_own_tools_do_not_need_conda(line: str, tools: str, needs: str) -> None:
     found = made(f"dependencies:\n  - {line}\n  - pip: [keras]\n")
     assert text_of(found, "tools.txt") == tools
-    assert f"only_conda_has={needs}\n" in text_of(found, "wishes")
+    assert f"only_conda_has={needs}\n" in text_of(found, "settings")
 
 
-def test_tag_is_the_same_for_the_same_and_for_nothing_else() -> None:
+def test_tag_depends_on_everything_that_is_installed() -> None:
     tag = made(ARTICLE).tag
     same = [
         made(ARTICLE),
@@ -155,7 +155,7 @@ def test_script_is_part_of_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made(ARTICLE).tag != tag
 
 
-def test_secrets_are_known_and_not_shown() -> None:
+def test_secrets_are_detected_and_not_shown() -> None:
     text = """\
 channels: ["https://conda.example/t/tk-1234-abcd/main"]
 dependencies:
@@ -185,22 +185,22 @@ def test_variable_that_is_not_a_build_secret_is_refused() -> None:
     assert "--build-secret TORCH" in str(diagnostic.help)
 
 
-def test_another_password_makes_no_other_environment() -> None:
+def test_password_does_not_change_the_tag() -> None:
     text = "dependencies: [pip: ['--index-url https://x:${FEED_TOKEN}@feed.example/simple', numpy]]\n"
     assert made(text, FEED_TOKEN="one-password").tag == made(text, FEED_TOKEN="another-one").tag
 
 
-def test_line_that_reading_dropped_is_refused() -> None:
+def test_line_that_cannot_be_parsed_is_refused() -> None:
     with pytest.raises(Problem) as caught:
         made("dependencies:\n  - numpy\n  - '!!'\n")
     (diagnostic,) = caught.value.diagnostics
     assert (diagnostic.code, diagnostic.span and diagnostic.span.line) == (Code.UNKNOWN_VALUE, 3)
 
 
-def test_note_where_the_file_is_not_used() -> None:
+def test_note_says_that_the_file_is_not_used() -> None:
     assert note_for("local") == (
-        "`conda_dependencies.yml` is not used: a `local` target has this computer's own Python and packages"
+        "`conda_dependencies.yml` is not used: a `local` target uses the Python and packages of this computer"
     )
-    assert "the machine's own Python" in str(note_for("remote", FILE))
+    assert "packages of the machine" in str(note_for("remote", FILE))
     assert note_for("remotedocker") is None
     assert note_for("localdocker") is None

@@ -1,4 +1,4 @@
-"""What pip is given, and the files that travel along."""
+"""Lines for pip and conda, and the project's files that they name."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("wheels/a-1.0-py3-none-any.whl", "aml_config/b-1.0.tar.gz", "more/a-1.0-py3-none-any.whl"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(name.encode())
-    (tmp_path / "outside-1.0-py3-none-any.whl").write_bytes(b"not of the project")
+    (tmp_path / "outside-1.0-py3-none-any.whl").write_bytes(b"not in the project")
     return folder
 
 
@@ -28,7 +28,7 @@ def pip(project: Path, *lines: str) -> Requirements:
 
 
 def written(found: Requirements) -> list[str]:
-    """Lines in which files have the paths that they have in the project."""
+    """Return the lines for pip, with the paths of files in the project."""
     lines = found.pip_lines()
     for name, file in found.files.items():
         lines = [line.replace(f"./{name}", f"<{file.relative_to(found.root.resolve())}>") for line in lines]
@@ -46,13 +46,13 @@ def written(found: Requirements) -> list[str]:
         ("wheels/a-1.0-py3-none-any.whl ; os_name == 'posix'", "<wheels/a-1.0-py3-none-any.whl> ; os_name == 'posix'"),
     ],
 )
-def test_files_of_the_project_travel_along(project: Path, line: str, expected: str) -> None:
+def test_files_of_the_project_are_sent(project: Path, line: str, expected: str) -> None:
     found = pip(project, line)
     assert written(found) == [expected]
     assert found.diagnostics == []
 
 
-def test_files_of_one_name_do_not_meet(project: Path) -> None:
+def test_files_with_the_same_name_stay_separate(project: Path) -> None:
     found = pip(project, "wheels/a-1.0-py3-none-any.whl", "more/a-1.0-py3-none-any.whl")
     assert len(set(found.pip_lines())) == len(found.files) == 2
     assert {Path(name).name for name in found.files} == {"a-1.0-py3-none-any.whl"}
@@ -63,26 +63,26 @@ def test_files_of_one_name_do_not_meet(project: Path) -> None:
     [
         ("../../outside-1.0-py3-none-any.whl", Code.MISSING_FILE, "it is not in the project"),
         ("link.whl", Code.MISSING_FILE, "it is not in the project"),
-        ("/opt/a.whl", Code.MISSING_FILE, "a file of one computer, which is not sent along"),
-        ("C:\\\\wheels\\\\a.whl", Code.MISSING_FILE, "a file of one computer, which is not sent along"),
-        ("~/a.whl", Code.MISSING_FILE, "a file of one computer, which is not sent along"),
-        ("wheels/none-1.0.whl", Code.MISSING_FILE, "there is no such file"),
-        ("circle.whl", Code.MISSING_FILE, "there is no such file"),
-        ("-r none.txt", Code.MISSING_FILE, "there is no such file"),
+        ("/opt/a.whl", Code.MISSING_FILE, "an absolute path, which is not sent to the target"),
+        ("C:\\\\wheels\\\\a.whl", Code.MISSING_FILE, "an absolute path, which is not sent to the target"),
+        ("~/a.whl", Code.MISSING_FILE, "an absolute path, which is not sent to the target"),
+        ("wheels/none-1.0.whl", Code.MISSING_FILE, "the file does not exist"),
+        ("circle.whl", Code.MISSING_FILE, "the file does not exist"),
+        ("-r none.txt", Code.MISSING_FILE, "the file does not exist"),
         ("-c ../../outside-1.0-py3-none-any.whl", Code.MISSING_FILE, "it is not in the project"),
-        (".", Code.BAD_REQUIREMENT, "only wheels and archives are sent along"),
-        ("./wheels", Code.BAD_REQUIREMENT, "only wheels and archives are sent along"),
-        ("-e .", Code.BAD_REQUIREMENT, "only wheels and archives are sent along"),
-        ("keras=2.0.8", Code.BAD_REQUIREMENT, "a single `=` is conda's; pip has `==`"),
-        ("keras 2.0.8", Code.BAD_REQUIREMENT, "a space is conda's; pip has `==`"),
-        ("keras==2.0.8#remark", Code.BAD_REQUIREMENT, "what follows the `#` is part of the version"),
+        (".", Code.BAD_REQUIREMENT, "only wheels and archives are sent to the target"),
+        ("./wheels", Code.BAD_REQUIREMENT, "only wheels and archives are sent to the target"),
+        ("-e .", Code.BAD_REQUIREMENT, "only wheels and archives are sent to the target"),
+        ("keras=2.0.8", Code.BAD_REQUIREMENT, "pip needs `==`; a single `=` is conda's syntax"),
+        ("keras 2.0.8", Code.BAD_REQUIREMENT, "pip needs `==`; a space is conda's syntax"),
+        ("keras==2.0.8#remark", Code.BAD_REQUIREMENT, "without a space, the `#` is part of the version"),
         ("keras\\n-r /etc/passwd", Code.BAD_REQUIREMENT, "more than one line"),
         ("keras \\\\", Code.BAD_REQUIREMENT, "more than one line"),
         ("-r again.txt", Code.FILE_UNREADABLE, "it cannot be read as requirements"),
         ("-r wheels", Code.FILE_UNREADABLE, "it cannot be read as requirements"),
     ],
 )
-def test_what_cannot_be_is_refused_at_its_place(project: Path, line: str, code: Code, label: str) -> None:
+def test_invalid_line_is_refused_with_its_position(project: Path, line: str, code: Code, label: str) -> None:
     (project / "link.whl").symlink_to("../outside-1.0-py3-none-any.whl")
     (project / "circle.whl").symlink_to("circle.whl")
     (project / "again.txt").write_text("-r again.txt\n")
@@ -95,7 +95,7 @@ def test_what_cannot_be_is_refused_at_its_place(project: Path, line: str, code: 
     assert not found.files
 
 
-def test_fix_is_said() -> None:
+def test_fix_is_suggested() -> None:
     found = pip(Path("nowhere"), "keras=2.0.8", "keras==2.0.8#remark")
     found.pip_lines()
     assert [each.help for each in found.diagnostics] == ["write `keras==2.0.8`", "put a space before the `#`"]
@@ -116,19 +116,19 @@ def test_fix_is_said() -> None:
         "http://download.pytorch.org/whl/cu80/torch-0.3.1-cp35-cp35m-linux_x86_64.whl",
     ],
 )
-def test_other_lines_are_pips_own_matter(line: str) -> None:
+def test_other_lines_are_left_to_pip(line: str) -> None:
     found = pip(Path("nowhere"), line)
     assert found.pip_lines() == [line]
     assert found.diagnostics == []
 
 
-def test_file_for_another_system_is_not_missed(project: Path) -> None:
+def test_file_for_another_system_may_be_missing(project: Path) -> None:
     found = pip(project, "wheels/windows.whl; sys_platform == 'win32'", "numpy")
     assert found.pip_lines() == ["numpy"]
     assert found.diagnostics == []
 
 
-def test_lines_of_other_files_stand_in_their_place(project: Path) -> None:
+def test_included_files_replace_their_line(project: Path) -> None:
     (project / "requirements.txt").write_text(
         "# remark\nnumpy==1.13 \\\n  --hash=sha256:12\n\nwheels/a-1.0-py3-none-any.whl # ours\n-r more/other.txt\n"
     )
@@ -145,7 +145,7 @@ def test_lines_of_other_files_stand_in_their_place(project: Path) -> None:
     assert found.diagnostics == []
 
 
-def test_packages_of_a_folder_travel_along(project: Path) -> None:
+def test_packages_in_a_folder_are_sent(project: Path) -> None:
     (project / "wheels" / "notes.txt").write_text("not a package")
     (project / "wheels" / "link.whl").symlink_to("../../outside-1.0-py3-none-any.whl")
     found = pip(project, "--find-links wheels", "a")
@@ -160,7 +160,7 @@ def test_wheel_among_condas_packages_is_refused() -> None:
     found = Requirements(read_conda(FILE, read_document(FILE, text.encode()))[0], Path("nowhere"))
     assert found.conda_lines()[1] == "https://host/b-1.0-0.tar.bz2"
     (diagnostic,) = found.diagnostics
-    assert (diagnostic.code, diagnostic.help) == (Code.BAD_REQUIREMENT, "put it under `pip:`")
+    assert (diagnostic.code, diagnostic.help) == (Code.BAD_REQUIREMENT, "move it under `pip:`")
 
 
 def test_file_that_includes_itself_many_times_is_reported_once(project: Path) -> None:

@@ -1,4 +1,4 @@
-"""Why there is no GPU: each link of the chain, by the words of the real tools; and GPUs that were not used."""
+"""Explanations of missing GPUs, from the output of the real tools, and warnings about unused GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,9 @@ from gpuinfra.runner.docker import check
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut
 from gpuinfra.runner.gpu.check import Evidence, diagnose, judge, shortage, usage_warning
 from gpuinfra.runner.gpu.faults import HOST, IMAGE, REFUSALS
-from gpuinfra.runner.gpu.nvidia_smi import PROBE, NoGpuError
-from gpuinfra.runner.gpu.nvidia_smi import PROBE_MARK as MARK
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.gpu.probe import PROBE
+from gpuinfra.runner.gpu.probe import PROBE_MARK as MARK
 from gpuinfra.runner.job_spec import Gpus
 
 TWO = GpuFacts(("Tesla T4",) * 2, "535.161.08", (15360,) * 2, ("7.5",) * 2, uuids=("GPU-1a", "GPU-2b"))
@@ -36,7 +37,7 @@ def fails(code: int, said: str) -> Completed:
 
 
 CASES = [
-    # The host's driver, whatever an engine says about it.
+    # The host's driver, even if the engine reports another error.
     (Evidence(host=MISSING), "there is no NVIDIA driver on", "install the driver"),
     (Evidence(host=MISSING, refusal=NO_RUNTIME), "there is no NVIDIA driver on", "install the driver"),
     (Evidence(host=Completed(127, "", "")), "there is no NVIDIA driver on", "install the driver"),
@@ -58,7 +59,7 @@ CASES = [
     (Evidence(host=TWO, probe=MISSING, gives_gpus=False), "is not registered", "nvidia-container-toolkit"),
     (
         Evidence(host=TWO, refusal='exec: "nvidia-container-runtime-hook": executable file not found in $PATH'),
-        "registered with the engine on the machine, and not installed",
+        "registered with the engine on the machine, but not",
         "nvidia-container-toolkit",
     ),
     (
@@ -89,13 +90,13 @@ CASES = [
     ),
     (
         Evidence(host=TWO, refusal=HOOK.format("ldcache error: process /sbin/ldconfig.real failed with error code: 1")),
-        "does not get along with",
+        "is not compatible with",
         "update it",
     ),
     (Evidence(host=TWO, refusal=HOOK.format("mount error: something new")), "refused the job's container", "dmesg"),
-    # More than there are. Where the engine says so, the driver works, whatever the host's own tool says.
-    (Evidence(host=TWO, wanted=Gpus(3)), "asks for 3 GPUs, and the machine has 2, numbered 0 to 1", "--gpus 2"),
-    (Evidence(host=TWO, wanted=Gpus(ids=("1", "2"))), "asks for GPU 2, and", "--gpus 2"),
+    # More GPUs than exist. If the engine reports that, the driver works.
+    (Evidence(host=TWO, wanted=Gpus(3)), "requests 3 GPUs, but the machine has 2, numbered 0 to 1", "--gpus 2"),
+    (Evidence(host=TWO, wanted=Gpus(ids=("1", "2"))), "requests GPU 2, but", "--gpus 2"),
     (
         Evidence(host=MISSING, refusal=HOOK.format("device error: 2: unknown device"), wanted=Gpus(3)),
         "has no such GPU",
@@ -116,26 +117,30 @@ CASES = [
     (Evidence(host=TWO, probe=MISSING, gives_gpus=True), "lacks `utility`", "NVIDIA_DRIVER_CAPABILITIES"),
     (
         Evidence(host=TWO, probe=fails(18, "Failed to initialize NVML: Driver/library version mismatch")),
-        "has libraries of an NVIDIA driver of its own",
+        "contains libraries of another version",
         "libnvidia-",
     ),
     (Evidence(host=TWO, probe=fails(6, "No devices were found")), "gets none of the GPUs", "NVIDIA_VISIBLE_DEVICES"),
-    (Evidence(host=TWO, probe=fails(255, "Failed to initialize NVML: Unknown Error")), "may not touch", "update"),
+    (
+        Evidence(host=TWO, probe=fails(255, "Failed to initialize NVML: Unknown Error")),
+        "is not permitted to use",
+        "update",
+    ),
     (
         Evidence(host=TWO, probe=fails(17, "Failed to initialize NVML: GPU access blocked by the operating system")),
-        "lets no container use its GPUs",
+        "does not let containers use its GPUs",
         "restart the machine",
     ),
     (Evidence(host=TWO, probe=fails(9, NOT_LOADED)), "does not reach the NVIDIA driver", "without a driver"),
-    # Nobody knows.
-    (Evidence(host=TWO, probe=fails(3, "odd")), "although the machine's own does; it said: odd", "docker run"),
-    (Evidence(host=fails(3, "odd")), "does not work; it said: odd", "nvidia-smi"),
+    # Unknown causes.
+    (Evidence(host=TWO, probe=fails(3, "odd")), "but it works on the machine; output: odd", "docker run"),
+    (Evidence(host=fails(3, "odd")), "does not work; output: odd", "nvidia-smi"),
     (Evidence(), "it printed nothing", "nvidia-smi"),
 ]
 
 
 @pytest.mark.parametrize(("evidence", "note", "help_"), CASES)
-def test_the_broken_link_is_named_with_its_fix(evidence: Evidence, note: str, help_: str) -> None:
+def test_fault_is_reported_with_its_fix(evidence: Evidence, note: str, help_: str) -> None:
     error = judge(evidence)
     assert error.code == Code.NO_GPU
     assert error.summary == "the job would have no GPU"
@@ -145,36 +150,36 @@ def test_the_broken_link_is_named_with_its_fix(evidence: Evidence, note: str, he
     assert not {"IMAGE", "WHERE"} & set(f"{error.note} {error.help}".replace("`", " ").split())
 
 
-def test_every_link_has_a_case() -> None:
-    told = [judge(evidence) for evidence, _, _ in CASES]
-    for link in (*HOST, *REFUSALS, *IMAGE):
-        note = link.note.replace("WHERE", "the machine").replace("IMAGE", "the image")
-        assert any(error.note.startswith(note) for error in told), link
+def test_every_fault_has_a_case() -> None:
+    errors = [judge(evidence) for evidence, _, _ in CASES]
+    for fault in (*HOST, *REFUSALS, *IMAGE):
+        note = fault.note.replace("WHERE", "the machine").replace("IMAGE", "the image")
+        assert any(error.note.startswith(note) for error in errors), fault
 
 
-def test_the_users_own_names_are_in_it() -> None:
+def test_error_names_the_image_and_the_machine() -> None:
     error = judge(Evidence(host=TWO, probe=MISSING, image="my/image:1", where="203.0.113.7:22"))
-    assert error.note.startswith("my/image:1 is given no `nvidia-smi`")
+    assert error.note.startswith("my/image:1 gets no `nvidia-smi`")
     assert "203.0.113.7:22" in judge(Evidence(host=MISSING, where="203.0.113.7:22")).note
 
 
-def test_of_a_long_answer_the_end_is_shown() -> None:
+def test_long_output_is_shortened_to_its_end() -> None:
     error = judge(Evidence(refusal="x" * 5000 + HOOK.format("mount error: the cause")))
     assert error.note.endswith("the cause: unknown")
     assert len(error.note) < 500
 
 
 @pytest.mark.parametrize("wanted", [Gpus(), Gpus(2), Gpus(ids=("0", "1")), Gpus(ids=("GPU-1a",)), Gpus(ids=("MIG-1",))])
-def test_what_there_is_can_be_had(wanted: Gpus) -> None:
+def test_existing_gpus_are_accepted(wanted: Gpus) -> None:
     assert shortage(TWO, wanted) is None
 
 
-# What the machine is asked
+# Checks of the machine
 
 
 @dataclass
 class Machine:
-    """Answers the probe by one text, and the questions about its engine by another."""
+    """Gives one answer to the probe, and another to checks of its engine."""
 
     gpu: Completed | ConnectError
     engine: str = ""
@@ -204,7 +209,7 @@ def parts(info: str) -> str:
     return "".join(f"\n{check.MARK} {name} 0\n{text}\n" for name, text in said.items())
 
 
-def test_an_engine_that_refused_is_not_asked_whether_it_can() -> None:
+def test_engine_is_not_checked_after_a_refusal() -> None:
     machine = Machine(WORKS)
     error = diagnose(JobError("x", NO_RUNTIME, code="no-gpu"), shell=machine, in_container=True)
     assert "is not registered" in error.note
@@ -215,13 +220,13 @@ def test_an_engine_that_refused_is_not_asked_whether_it_can() -> None:
     ("info", "note"),
     [('{"Runtimes": {"nvidia": {}}}', "lacks `utility`"), ('{"Runtimes": {"runc": {}}}', "is not registered")],
 )
-def test_an_image_is_not_blamed_for_an_engine(info: str, note: str) -> None:
+def test_engine_fault_is_not_reported_as_image_fault(info: str, note: str) -> None:
     machine = Machine(WORKS, parts(info))
     assert note in diagnose(NoGpuError(MISSING), shell=machine, in_container=True).note
     assert machine.asked == ["gpu", "engine"]
 
 
-def test_without_a_container_nobody_else_is_asked() -> None:
+def test_probe_without_a_container_checks_nothing_else() -> None:
     machine = Machine(WORKS)
     error = diagnose(NoGpuError(fails(9, NOT_LOADED)), shell=machine, in_container=False, where="this computer")
     assert error.note.startswith("the NVIDIA driver is not loaded on this computer")
@@ -229,12 +234,12 @@ def test_without_a_container_nobody_else_is_asked() -> None:
 
 
 @pytest.mark.parametrize("lost", [Broken("lost"), TimedOut("slow")])
-def test_a_machine_that_does_not_answer_leaves_what_was_said_before(lost: ConnectError) -> None:
+def test_unresponsive_machine_leaves_the_first_output(lost: ConnectError) -> None:
     error = diagnose(NoGpuError(fails(6, "No devices were found")), shell=Machine(lost), in_container=True)
     assert "gets none of the GPUs" in error.note
 
 
-# GPUs that were not used
+# Unused GPUs
 
 
 def usage(samples: int, peak: int, memory: int = 0) -> GpuUsage:
@@ -242,20 +247,20 @@ def usage(samples: int, peak: int, memory: int = 0) -> GpuUsage:
 
 
 @pytest.mark.parametrize(
-    ("used", "seconds", "told"),
+    ("used", "seconds", "warning"),
     [
         (None, 4.9, None),
         (usage(0, 0), 4.9, None),
-        (None, 5.0, "whether the GPU was used is not known: there is no sample of the 5 s that the job ran"),
-        (usage(0, 0), 60.0, "whether the GPU was used is not known: there is no sample of the 60 s that the job ran"),
+        (None, 5.0, "it is unknown whether the GPU was used: there is no sample of the 5 s that the job ran"),
+        (usage(0, 0), 60.0, "it is unknown whether the GPU was used: there is no sample of the 60 s that the job ran"),
         (usage(30, 1), 60.0, None),
-        (usage(1, 0), 1.2, "the GPU was never used: 1 sample over 1 s saw it idle, with none of its memory in use"),
+        (usage(1, 0), 1.2, "the GPU was never used: it was idle in 1 sample over 1 s, with none of its memory in use"),
         (
             usage(30, 0, 3),
             60.0,
-            "the GPU was never used: 30 samples over 60 s saw it idle, with at most 3 MiB of its memory in use",
+            "the GPU was never used: it was idle in 30 samples over 60 s, with at most 3 MiB of its memory in use",
         ),
     ],
 )
-def test_a_gpu_that_was_not_used_is_told(used: GpuUsage | None, seconds: float, told: str | None) -> None:
-    assert usage_warning(used, seconds) == told
+def test_unused_gpu_is_reported(used: GpuUsage | None, seconds: float, warning: str | None) -> None:
+    assert usage_warning(used, seconds) == warning

@@ -1,4 +1,4 @@
-"""A driver that works and finds no GPU: what is missing is the GPU, not `nvidia-smi`."""
+"""A driver that works and finds no GPU: the message is about the GPU, not about `nvidia-smi`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,8 @@ import pytest
 
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.gpu.check import diagnose
-from gpuinfra.runner.gpu.nvidia_smi import PROBE_MARK, NoGpuError, ask, combine_answers, read_probe
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError, ask
+from gpuinfra.runner.gpu.probe import PROBE_MARK, combine_answers, read_probe
 from gpuinfra.runner.readiness import examine
 
 NO_GPUS = """<?xml version="1.0" ?>
@@ -21,7 +22,7 @@ NO_GPUS = """<?xml version="1.0" ?>
 
 
 class Machine:
-    """Says the same to every question for its GPUs."""
+    """Gives the same answer to every query for its GPUs."""
 
     def __init__(self, said: str, exit_code: int) -> None:
         self._gpus = Completed(exit_code, said, "")
@@ -37,13 +38,13 @@ class Machine:
 
 
 @pytest.mark.parametrize("table", [Completed(6, "No devices were found\n", ""), Completed(0, "\n", ""), None])
-def test_a_description_without_gpus_names_the_missing_gpu(table: Completed | None) -> None:
+def test_description_without_gpus_reports_the_missing_gpu(table: Completed | None) -> None:
     with pytest.raises(NoGpuError, match="the NVIDIA driver finds no GPU"):
         combine_answers(Completed(0, NO_GPUS, ""), table)
 
 
 @pytest.mark.parametrize("in_container", [False, True])
-def test_a_job_is_refused_for_want_of_a_gpu(in_container: bool) -> None:
+def test_job_is_refused_without_a_gpu(in_container: bool) -> None:
     probe = Completed(0, f"{PROBE_MARK}\n{NO_GPUS}\n{PROBE_MARK} 0\nNo devices were found\n\n{PROBE_MARK} 6\n", "")
     with pytest.raises(NoGpuError) as caught:
         read_probe(probe)
@@ -55,7 +56,7 @@ def test_a_job_is_refused_for_want_of_a_gpu(in_container: bool) -> None:
 
 
 @pytest.mark.parametrize(("said", "exit_code"), [("No devices were found\n", 6), ("", 0)])
-def test_a_machine_without_gpus_is_told_from_one_without_driver(said: str, exit_code: int) -> None:
+def test_missing_gpu_differs_from_a_missing_driver(said: str, exit_code: int) -> None:
     machine = Machine(said, exit_code)
     with pytest.raises(NoGpuError, match="the NVIDIA driver finds no GPU"):
         ask(machine, 10)
@@ -64,7 +65,7 @@ def test_a_machine_without_gpus_is_told_from_one_without_driver(said: str, exit_
     assert "lspci" in str(check.help)
 
 
-def test_an_unreadable_description_does_not_mean_that_there_is_no_gpu() -> None:
+def test_unreadable_description_does_not_mean_no_gpu() -> None:
     with pytest.raises(NoGpuError) as caught:
         combine_answers(Completed(0, "<?xml version='1.0'?><nvidia_smi_log><gpu>", ""), None)
     assert "finds no GPU" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What nvidia-smi answers."""
+"""The output of `nvidia-smi`."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ BY_SH = ("sh", "-c", SCRIPT, "sh")
 
 
 class Machine:
-    """Answers one command after the other."""
+    """Returns one answer after the other."""
 
     def __init__(self, *answers: Completed) -> None:
         self.answers = list(answers)
@@ -25,7 +25,7 @@ class Machine:
         pass
 
 
-def test_one_gpu() -> None:
+def test_single_gpu_is_parsed() -> None:
     facts = parse("Tesla T4, 535.161.08, 15360 MiB, 7.5\n")
     assert facts is not None
     assert facts.summary == "Tesla T4, 15360 MiB, driver 535.161.08"
@@ -39,14 +39,14 @@ def test_one_gpu() -> None:
     }
 
 
-def test_several_gpus_that_are_simulated() -> None:
+def test_simulated_gpus_are_recognized() -> None:
     facts = parse("NVIDIA A100 80GB PCIe (simulated), 550.90.07, 81920 MiB, 8.0\n" * 4)
     assert facts is not None
     assert facts.simulated
     assert facts.summary == "4 NVIDIA A100 80GB PCIe (simulated), 81920 MiB, driver 550.90.07"
 
 
-def test_what_the_driver_does_not_tell_is_left_out() -> None:
+def test_unknown_values_are_left_out() -> None:
     facts = parse("Tesla M60, 470.1, [N/A]\n")
     assert facts is not None
     assert (facts.memory_mib, facts.compute_capabilities) == ((None,), (None,))
@@ -54,13 +54,13 @@ def test_what_the_driver_does_not_tell_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("output", ["", "\n", "No devices were found\n", "a, b\n", "a, b, c, d, e\n"])
-def test_all_else_is_no_gpu(output: str) -> None:
+def test_other_output_raises_no_gpu_error(output: str) -> None:
     assert parse(output) is None
     with pytest.raises(NoGpuError):
         ask(Machine(Completed(0, output, "")), 1)
 
 
-def test_the_question_is_one_that_every_driver_understands() -> None:
+def test_old_drivers_are_queried_without_compute_capability() -> None:
     machine = Machine(
         Completed(2, 'Field "compute_cap" is not a valid field to query.\n\n', ""),
         Completed(0, "Tesla T4, 450.1, 15109 MiB\n", ""),
@@ -72,15 +72,15 @@ def test_the_question_is_one_that_every_driver_understands() -> None:
     ]
 
 
-def test_what_stands_before_the_mark_is_neither_a_gpu_nor_a_cause() -> None:
+def test_output_before_the_mark_is_ignored() -> None:
     greeting, row = "Quadro, 1.0, 5 MiB\nbash: fortune: command not found\n", "Tesla T4, 450.1, 15109 MiB\n"
     assert ask(Machine(Completed(0, f"{greeting}{MARK}\n{row}", "")), 1).models == ("Tesla T4",)
-    with pytest.raises(NoGpuError, match=r"^nvidia-smi ended with 3 and said: nothing$"):
+    with pytest.raises(NoGpuError, match=r"^nvidia-smi exited with code 3 and printed: nothing$"):
         ask(Machine(Completed(3, f"{greeting}{MARK}\n", greeting)), 1)
 
 
 @pytest.mark.parametrize("memory", ["9" * 5000 + " MiB", "many MiB", "15360", "", "\N{ARABIC-INDIC DIGIT ONE} MiB"])
-def test_a_memory_that_is_none_is_no_gpu(memory: str) -> None:
+def test_invalid_memory_is_not_a_gpu(memory: str) -> None:
     assert parse(f"Tesla T4, 450.1, {memory}, 7.5\n") is None
 
 
@@ -91,15 +91,15 @@ def test_a_memory_that_is_none_is_no_gpu(memory: str) -> None:
         (Completed(6, "No devices were found\n", ""), "the NVIDIA driver finds no GPU"),
         (Completed(255, "Unable to determine the device handle for GPU0: x\n", ""), "the GPU has fallen off the bus"),
         (Completed(18, "Failed to initialize NVML: Driver/library version mismatch\n", ""), "the NVIDIA driver was"),
-        (Completed(3, "", ""), "nvidia-smi ended with 3 and said: nothing"),
+        (Completed(3, "", ""), "nvidia-smi exited with code 3 and printed: nothing"),
     ],
 )
-def test_a_known_failure_is_explained(done: Completed, cause: str) -> None:
+def test_known_error_is_explained(done: Completed, cause: str) -> None:
     assert diagnosis(done).startswith(cause)
-    assert f"ended with {done.exit_code} and said: " in diagnosis(done)
+    assert f"exited with code {done.exit_code} and printed: " in diagnosis(done)
 
 
-def test_what_it_said_is_one_line_of_a_length_to_be_read() -> None:
+def test_long_output_is_shortened_to_one_line() -> None:
     said = diagnosis(Completed(1, "line\n" * 1000, "error\n"))
     assert "\n" not in said
     assert len(said) < 400

@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q -x` tells, and what is told to people and programs of it."""
+"""The probe of GPUs, and the XML that `nvidia-smi -q -x` prints."""
 
 from collections.abc import Callable
 
@@ -7,21 +7,20 @@ import pytest
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.gpu import nvidia_smi as facts_module
-from gpuinfra.runner.gpu.check import probe_container
-from gpuinfra.runner.gpu.nvidia_smi import (
-    LONGEST,
-    MOST_GPUS,
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.gpu.nvidia_smi_xml import MAX_GPUS, MAX_SIZE, parse_xml
+from gpuinfra.runner.gpu.probe import (
+    DESCRIBE,
     PROBE,
     PROBE_MARK,
-    NoGpuError,
+    QUERY,
     combine_answers,
-    parse_xml,
+    probe_container,
     read_probe,
 )
 
 DOCTYPE = '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">'
-# As drivers since 525 print it; most of what nobody asks for is left out.
+# The output of drivers since 525, without most of the values that gpuinfra does not use.
 GPU = """
 	<gpu id="00000001:00:00.0">
 		<product_name>Tesla T4</product_name>
@@ -62,7 +61,7 @@ def facts(text: str) -> GpuFacts:
     return found
 
 
-def test_a_real_answer() -> None:
+def test_real_document_is_parsed() -> None:
     assert facts(document(GPU)) == GpuFacts(
         models=("Tesla T4",),
         driver="535.161.08",
@@ -78,7 +77,7 @@ def test_a_real_answer() -> None:
     )
 
 
-def test_people_read_what_the_articles_output_shows() -> None:
+def test_details_and_summary_for_users() -> None:
     found = combine_answers(Completed(0, document(GPU), ""), Completed(0, ROW, ""))
     assert found.details == (
         "Tesla T4, compute capability 7.5, 1.59 GHz, pciBusID 0001:00:00.0, memory 15.0 GiB, free 14.8 GiB",
@@ -86,7 +85,7 @@ def test_people_read_what_the_articles_output_shows() -> None:
     assert found.summary == "Tesla T4, 15360 MiB, driver 535.161.08"
 
 
-def test_programs_read_all_of_it() -> None:
+def test_json_has_every_value() -> None:
     found = combine_answers(Completed(0, document(GPU), ""), Completed(0, ROW, "")).as_json()
     assert found == {
         "count": 1,
@@ -104,7 +103,7 @@ def test_programs_read_all_of_it() -> None:
     }
 
 
-def test_several_gpus_have_a_line_each() -> None:
+def test_several_gpus_have_separate_details() -> None:
     other = GPU.replace("00000001:", "00000002:").replace("Tesla T4", "Tesla V100-PCIE-16GB (simulated)")
     found = facts(document(GPU, other))
     assert found.models == ("Tesla T4", "Tesla V100-PCIE-16GB (simulated)")
@@ -113,22 +112,22 @@ def test_several_gpus_have_a_line_each() -> None:
     assert "pciBusID 0002:00:00.0" in found.details[1]
 
 
-def test_what_the_driver_cannot_tell_is_left_out() -> None:
+def test_unknown_values_are_left_out() -> None:
     bare = "<gpu><product_name>Tesla K80</product_name><uuid>N/A</uuid><clocks><sm_clock>N/A</sm_clock></clocks></gpu>"
     found = facts(document(bare))
     assert found.details == ("Tesla K80",)
     assert (found.uuids, found.clocks_mhz, found.memory_mib) == ((None,), (None,), (None,))
 
 
-def test_memory_of_which_nothing_is_free_is_told() -> None:
+def test_gpu_without_free_memory_is_described() -> None:
     assert facts(document(GPU.replace("15111 MiB", "0 MiB"))).details[0].endswith("memory 15.0 GiB, free 0.0 GiB")
 
 
-def test_the_graphics_clock_does_where_there_is_no_other() -> None:
+def test_graphics_clock_is_the_fallback() -> None:
     assert facts(document(GPU.replace("sm_clock", "old_clock"))).clocks_mhz == (300,)
 
 
-def test_a_warning_before_it_does_not_count() -> None:
+def test_warning_before_the_document_is_ignored() -> None:
     assert facts("WARNING: infoROM is corrupted at gpu 0001:00:00.0\n" + document(GPU)).models == ("Tesla T4",)
 
 
@@ -152,29 +151,29 @@ FILE = '<!DOCTYPE a [<!ENTITY c SYSTEM "file:///etc/passwd">]>'
         document(GPU, doctype=LAUGHS),
         document(GPU, doctype=LAUGHS).replace("Tesla T4", "&b;"),
         document(GPU, doctype=FILE).replace("Tesla T4", "&c;"),
-        document(*[GPU] * (MOST_GPUS + 1)),
-        document(GPU) + " " * LONGEST,
+        document(*[GPU] * (MAX_GPUS + 1)),
+        document(GPU) + " " * MAX_SIZE,
         document(GPU, "<deep>" * 40 + "</deep>" * 40),
         document(GPU).replace("Tesla T4", "\ud800\x00"),
     ],
 )
-def test_all_else_is_no_answer_and_no_exception(text: str) -> None:
+def test_invalid_document_is_none(text: str) -> None:
     assert parse_xml(text) is None
 
 
 @pytest.mark.parametrize("amount", ["9" * 5000 + " MiB", "many MiB", "15360", "-1 MiB", "٣ MiB", "15360 GiB"])
-def test_an_amount_that_is_none_is_left_out(amount: str) -> None:
+def test_invalid_amount_is_left_out(amount: str) -> None:
     assert facts(document(GPU.replace("15360 MiB", amount))).memory_mib == (None,)
 
 
-# The question
+# The probe
 
 
 def answer(*parts: tuple[str, int]) -> str:
     return f"{PROBE_MARK}\n" + "".join(f"{said}\n{PROBE_MARK} {code}\n" for said, code in parts)
 
 
-def test_one_command_asks_for_all() -> None:
+def test_one_command_queries_every_value() -> None:
     asked: list[list[str]] = []
 
     def run(command: list[str]) -> Completed:
@@ -185,32 +184,32 @@ def test_one_command_asks_for_all() -> None:
     assert asked == [list(PROBE)]
 
 
-def test_a_driver_that_does_not_know_its_capability_is_no_failure() -> None:
+def test_driver_without_compute_capability_is_accepted() -> None:
     refusal = 'Field "compute_cap" is not a valid field to query.\n'
     assert read_probe(Completed(0, answer((document(GPU), 0), (refusal, 2)), "")).compute_capabilities == (None,)
 
 
-def test_a_description_of_another_time_leaves_the_table() -> None:
+def test_table_is_used_if_the_document_is_unknown() -> None:
     found = read_probe(Completed(0, answer(("<?xml?><something/>", 0), (ROW, 0)), ""))
     assert (found.models, found.cuda) == (("Tesla T4",), None)
 
 
-def test_a_table_of_other_gpus_tells_no_capability() -> None:
+def test_table_of_other_gpus_is_ignored() -> None:
     assert combine_answers(Completed(0, document(GPU), ""), Completed(0, ROW * 2, "")).compute_capabilities == (None,)
 
 
-def test_a_description_that_failed_is_not_mended_by_a_table() -> None:
+def test_failed_description_is_an_error_despite_a_table() -> None:
     with pytest.raises(NoGpuError, match="finds no GPU"):
         combine_answers(Completed(6, "No devices were found\n", ""), Completed(0, ROW, ""))
 
 
-def test_a_failure_is_told_without_the_greeting() -> None:
+def test_error_does_not_include_the_shells_greeting() -> None:
     with pytest.raises(NoGpuError, match="the NVIDIA driver finds no GPU") as caught:
         read_probe(Completed(6, f"Welcome!\n{answer(('No devices were found', 6))}", ""))
     assert caught.value.done == Completed(6, "No devices were found\n", "")
 
 
-def test_what_a_gpu_is_not_is_never_taken_for_one() -> None:
+def test_incomplete_output_is_never_a_gpu() -> None:
     for said in (
         "",
         PROBE_MARK,
@@ -232,8 +231,8 @@ def refused(command: list[str]) -> Completed:
 
 
 @pytest.mark.parametrize("absent", [nothing, refused])
-def test_an_image_without_a_shell_is_asked_twice(absent: Callable[[list[str]], Completed]) -> None:
-    answers = {facts_module.DESCRIBE: document(GPU), facts_module.ASK_CAPABILITY: ROW}
+def test_image_without_a_shell_is_probed_with_two_commands(absent: Callable[[list[str]], Completed]) -> None:
+    answers = {DESCRIBE: document(GPU), QUERY: ROW}
 
     def run(command: list[str]) -> Completed:
         return Completed(0, answers[tuple(command)], "") if command[0] == "nvidia-smi" else absent(command)
@@ -244,7 +243,7 @@ def test_an_image_without_a_shell_is_asked_twice(absent: Callable[[list[str]], C
     assert caught.value.done.exit_code == 127
 
 
-def test_an_image_with_a_shell_and_no_tool_is_asked_once() -> None:
+def test_image_without_nvidia_smi_is_probed_once() -> None:
     asked: list[list[str]] = []
 
     def run(command: list[str]) -> Completed:
@@ -256,7 +255,7 @@ def test_an_image_with_a_shell_and_no_tool_is_asked_once() -> None:
     assert asked == [list(PROBE)]
 
 
-def test_an_engine_that_lacks_the_hook_is_another_matter() -> None:
+def test_missing_runtime_hook_is_not_a_missing_shell() -> None:
     def run(_: list[str]) -> Completed:
         raise JobError("x", 'exec: "nvidia-container-runtime-hook": executable file not found in $PATH', code="no-gpu")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.container_log import (
     REORDER_MARGIN,
@@ -16,7 +17,7 @@ from gpuinfra.runner.jobs.container_log import (
     restore_line_ends,
     resume_time,
 )
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 
 START = 1_794_832_096_000_000_000  # 2026-11-16T12:28:16Z
 
@@ -107,5 +108,5 @@ def test_log_is_read_from_before_the_position() -> None:
 
 
 def test_frame_that_is_too_large_is_an_error() -> None:
-    with pytest.raises(JobError, match="does not end"):
+    with pytest.raises(JobError, match="too large"):
         list(Parser().feed(struct.pack(">BxxxI", STDOUT, 2**32 - 1)))

@@ -20,35 +20,14 @@ from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.link import Link
 from gpuinfra.runner.record import Record
 from gpuinfra.views.job import render_result
+from tests.progress import SilentProgress
+from tests.runs import make_run
 from tests.unit.provision_help import DENIED, made, spec
 from tests.unit.runner.test_link import TARGET, Wire
 
 STARTED = datetime(2026, 11, 16, 8, tzinfo=UTC)
-RUN = Run(
-    id="r1",
-    target="lab",
-    type="remote",
-    configuration="lab",
-    command=("python", "a.py"),
-    state=RunState.RUNNING,
-    created=STARTED,
-    machine="my-dsvm",
-    started=STARTED,
-    job=JobRef("process", "r1"),
-)
+RUN = make_run(target="lab", created=STARTED, machine="my-dsvm", started=STARTED, job=JobRef("process", "r1"))
 OFF = SwitchedOff("my-dsvm is deallocated")
-
-
-class Silent:
-    def begin(self, step: str, doing: str) -> None: ...
-
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-
-    def end(self, step: str, outcome: str) -> None: ...
-
-    def fail(self, step: str, reason: str) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 class Followed(JobFollower):
@@ -56,7 +35,7 @@ class Followed(JobFollower):
 
     def __init__(self, folder: Path, job: JobEnd | Exception, run: Run = RUN, outputs: Exception | None = None) -> None:
         record = Record(run, folder, None)
-        super().__init__(Link(TARGET, Wire), record, LogFile(folder / "log"), Silent(), lambda _: None)
+        super().__init__(Link(TARGET, Wire), record, LogFile(folder / "log"), SilentProgress(), lambda _: None)
         self._job, self._outputs_error = job, outputs
 
     def follow(self) -> JobEnd:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.outputs import STDOUT, Frame
 from gpuinfra.runner.errors import Broken, RemoteError, TimedOut
 from gpuinfra.runner.jobs import heartbeat as module
 from gpuinfra.runner.jobs.heartbeat import Heartbeat, first_heartbeat, parse_machine_stop
-from gpuinfra.runner.jobs.job import STDOUT, Frame, StopReason
+from gpuinfra.runner.jobs.job import StopReason
 
 STATE = {"kind": "process", "started": 1.0}
 ENDED = {**STATE, "ended": 2.0, "exitCode": 143, "how": "evicted", "detail": "Azure wants it back"}
@@ -35,7 +36,7 @@ class Target:
         self.was_asked = threading.Event()
 
     def ask(self, verb: str, *, seconds: float, **request: Any) -> dict[str, Any]:
-        assert verb == "run-attend"
+        assert verb == "heartbeat"
         assert seconds <= module.ANSWER_SECONDS
         self.asked.append(request)
         self.was_asked.set()

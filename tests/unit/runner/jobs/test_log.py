@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.remote.job_log import JobLog
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 from gpuinfra.runner.jobs.log import HEADER, FrameReader, LogFile
 
 FRAMES = [

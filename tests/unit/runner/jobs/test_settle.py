@@ -6,26 +6,16 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+from gpuinfra.models.run import JobRef, Outputs, RunState
 from gpuinfra.runner.jobs.job import JobEnd, StopReason
 from gpuinfra.runner.jobs.remote_runs import UNKNOWN_EXIT_CODE
 from gpuinfra.runner.jobs.settle import MachinePower, Power, RunAnswer, fetch_help, settle, went_off
+from tests.runs import make_run
 
 START = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 OFF_AT = START + timedelta(minutes=30)
 NOW = START + timedelta(hours=5)
-RUN = Run(
-    id="r1",
-    target="my_dsvm",
-    type="remote",
-    configuration="my_dsvm",
-    command=("python", "train.py"),
-    state=RunState.RUNNING,
-    created=START,
-    started=START,
-    machine="my-dsvm",
-    job=JobRef("process", "r1"),
-)
+RUN = make_run(created=START, started=START, machine="my-dsvm", job=JobRef("process", "r1"))
 OFF = MachinePower(Power.OFF, (START - timedelta(hours=1), OFF_AT, NOW), NOW)
 ON_AGAIN = replace(OFF, power=Power.ON)
 EXITED = JobEnd(0, StopReason.EXITED, START + timedelta(minutes=2))
@@ -94,6 +84,15 @@ def test_run_is_settled_from_the_answers(
     settled = replace(RUN, **fields)
     assert (settled.state, settled.ended, settled.reason) == (state or RunState.RUNNING, ended, reason)
     assert settle(settled, None, OFF) == {} or not settled.state.is_over
+
+
+@pytest.mark.parametrize("power", [Power.OFF, Power.GONE])
+@pytest.mark.parametrize(("offs", "is_latest"), [((OFF_AT,), False), ((), True)])
+def test_end_that_the_log_does_not_have_is_an_upper_limit(
+    power: Power, offs: tuple[datetime, ...], is_latest: bool
+) -> None:
+    settled = replace(RUN, **settle(RUN, None, MachinePower(power, offs, NOW)))
+    assert settled.is_end_latest is is_latest
 
 
 def test_settled_run_has_the_time_of_its_job() -> None:

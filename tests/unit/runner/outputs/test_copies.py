@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
-from gpuinfra.runner.outputs.copies import FileDifference, KeptFile, Unlike, compare, copy_outputs, kept_files
+from gpuinfra.models.outputs import FileDifference, KeptFile, Unlike
+from gpuinfra.runner.outputs.copies import compare, copy_outputs, kept_files
 
 
 def make(folder: Path, **files: str) -> Path:

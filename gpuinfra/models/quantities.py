@@ -1,9 +1,9 @@
-"""Durations as people write them: `20m`, `4h`, `1h30m`, `2d`, `4 hours`."""
-
-from __future__ import annotations
+"""Durations and amounts of money, as people write them: `20m`, `1h30m`, `4 hours`; `5 USD`, `$5`."""
 
 import re
+from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import PlainSerializer, WithJsonSchema
@@ -11,7 +11,7 @@ from pydantic import PlainSerializer, WithJsonSchema
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import parsed, rejection, whole
 
-LONGEST = timedelta(days=30)
+MAX_DURATION = timedelta(days=30)
 
 
 def numbers_up_to(largest: int) -> str:
@@ -33,11 +33,11 @@ _D, _H, _M = "(?:d| days?)", "(?:h| hours?)", "(?:m| min| minutes?)"
 _HOURS, _MINUTES = f"(?: ?{numbers_up_to(23)}{_H})?", f"(?: ?{numbers_up_to(59)}{_M})?"
 DURATION = "|".join(
     [
-        f"{numbers_up_to(LONGEST.days)}{_D}",
-        f"{numbers_up_to(LONGEST.days - 1)}{_D}{_HOURS}{_MINUTES}",
-        f"{numbers_up_to(LONGEST.days * 24)}{_H}",
-        f"{numbers_up_to(LONGEST.days * 24 - 1)}{_H}{_MINUTES}",
-        f"{numbers_up_to(LONGEST.days * 24 * 60)}{_M}",
+        f"{numbers_up_to(MAX_DURATION.days)}{_D}",
+        f"{numbers_up_to(MAX_DURATION.days - 1)}{_D}{_HOURS}{_MINUTES}",
+        f"{numbers_up_to(MAX_DURATION.days * 24)}{_H}",
+        f"{numbers_up_to(MAX_DURATION.days * 24 - 1)}{_H}{_MINUTES}",
+        f"{numbers_up_to(MAX_DURATION.days * 24 * 60)}{_M}",
     ]
 )
 _PARTS = re.compile(rf"(?! )(?:([0-9]+){_D})?(?: ?([0-9]+){_H})?(?: ?([0-9]+){_M})?")
@@ -57,7 +57,7 @@ def parse_duration(text: str) -> timedelta:
         raise rejection(
             Code.OUT_OF_RANGE,
             "value out of range",
-            f"expected `1m` to `{LONGEST.days}d`, with at most 23 hours after days and 59 minutes after hours",
+            f"expected `1m` to `{MAX_DURATION.days}d`, with at most 23 hours after days and 59 minutes after hours",
         )
     days, hours, minutes = (int(part or 0) for part in parts.groups())
     return timedelta(days=days, hours=hours, minutes=minutes)
@@ -75,4 +75,39 @@ Duration = Annotated[
     parsed(parse_duration),
     PlainSerializer(format_duration),
     WithJsonSchema({"type": "string", "pattern": whole(DURATION)}),
+]
+
+
+# From one cent to less than a million, in dollars: list prices are in dollars.
+_AMOUNT = r"(?:[1-9][0-9]{0,5}(?:\.[0-9]{1,2})?|0\.(?:0[1-9]|[1-9][0-9]?))"
+MONEY = rf"\${_AMOUNT}|{_AMOUNT} USD"
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """An amount in US dollars."""
+
+    dollars: Decimal
+
+    def __str__(self) -> str:
+        return f"{self.dollars.normalize():f} USD"
+
+
+def parse_money(text: str) -> Money:
+    """Return the amount of text such as `5 USD`, `0.50 USD` or `$5`."""
+    if not re.fullmatch(MONEY, text):
+        raise rejection(
+            Code.BAD_MONEY,
+            "invalid amount of money",
+            "expected US dollars, from 0.01 to 999999.99",
+            "for example `5 USD` or `$0.50`",
+        )
+    return Money(Decimal(text.removeprefix("$").removesuffix(" USD")))
+
+
+MoneyField = Annotated[
+    Money,
+    parsed(parse_money),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": whole(MONEY)}),
 ]

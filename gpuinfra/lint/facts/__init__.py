@@ -1,1 +1,0 @@
-"""Facts about public images, packages and wheels, with their sources."""
