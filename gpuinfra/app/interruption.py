@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
+import sys
 import termios
 import threading
 import time
@@ -230,3 +232,18 @@ class MainThreadWaker:
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
     return
+
+
+def leave_closed_streams() -> None:
+    """Drop standard streams that are no longer read, as in `gpuinfra run … | head`; the log has the output."""
+    # Otherwise every flush would try to write the buffered text again.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in [each for each in (sys.stdout, sys.stderr) if _is_closed(each.fileno())] or [sys.stdout]:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _is_closed(number: int) -> bool:
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.app.access import cloud_of, power_of
-from gpuinfra.app.interruption import TerminalClosedError
+from gpuinfra.app.interruption import TerminalClosedError, leave_closed_streams
 from gpuinfra.app.job_request import OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
 from gpuinfra.app.run_control import never_began
@@ -148,7 +145,9 @@ class JobSession:
         return cloud_of(self.workspace.settings, self.job.target)
 
     def _renewing(self, record: Record, heartbeat: Heartbeat) -> contextlib.AbstractContextManager[object]:
-        """Renew the machine's lease while the job works."""
+        """Renew the machine's lease while the job works; a target without a machine has no lease."""
+        if self.machine is None:
+            return contextlib.nullcontext()
         return renewing(self._cloud, self.machine, self.frontend, _without_work(record, heartbeat))
 
     @property
@@ -248,7 +247,7 @@ class JobSession:
 
     def _reader_left(self, following: JobFollower) -> None:
         """Report and decide what happens to the job: `run` follows it to its end, `submit` detaches or cancels."""
-        _leave_closed_streams()
+        leave_closed_streams()
         if self.is_of_run:  # a machine that is to stop afterwards must not stay on
             self.frontend.note("standard output was closed: the job is followed to its end")
             return
@@ -322,21 +321,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, Problem):
         return error.diagnostics[0].summary
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else str(error)[:300]
-
-
-def _leave_closed_streams() -> None:
-    """Drop standard streams that are no longer read, as in `gpuinfra run … | head`; the log has the output."""
-    # Otherwise every flush would try to write the buffered text again.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in [each for each in (sys.stdout, sys.stderr) if _is_closed(each.fileno())] or [sys.stdout]:
-        os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
-def _is_closed(number: int) -> bool:
-    poll = select.poll()
-    poll.register(number, select.POLLOUT)
-    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _leave_no_trace(record: Record) -> None:

@@ -8,8 +8,8 @@ from typing import Any, TextIO
 
 import pytest
 
+from gpuinfra.app.interruption import leave_closed_streams
 from gpuinfra.app.job_request import OnInterrupt
-from gpuinfra.app.job_session import _leave_closed_streams
 from gpuinfra.app.run import RunWorkflow
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.up import up
@@ -296,7 +296,7 @@ def test_closed_streams_print_nothing(broken: set[str], tmp_path: Path, monkeypa
         file = closed_pipe() if name in broken else (tmp_path / name).open("w")
         monkeypatch.setattr(sys, name, file)
         file.buffer.write(b"said\n")
-    _leave_closed_streams()
+    leave_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.buffer.write(b"more\n")
         stream.close()
