@@ -152,7 +152,7 @@ def _settings(workspace: str | Path | None, *, sandbox: bool, yes: bool) -> Iter
 
 
 def _located(spec: str | Path | Spec) -> LocatedSpec:
-    from gpuinfra.app.machines import load_specs
+    from gpuinfra.app.specs import load_specs
     from gpuinfra.diagnostics import Code, Exit, Span
     from gpuinfra.parse.spec import LocatedSpec
 
@@ -168,7 +168,7 @@ def _located(spec: str | Path | Spec) -> LocatedSpec:
 
 def validate(*paths: str | Path) -> list[Diagnostic]:
     """Return every problem of the specs in files and folders, each with its place and a fix; none if all is well."""
-    from gpuinfra.app.machines import validate as load_all
+    from gpuinfra.app.specs import validate as load_all
 
     return load_all([str(path) for path in paths]).diagnostics
 
@@ -291,7 +291,7 @@ def run(  # noqa: PLR0913 each is an option
     `spec` is a file or the name of a machine. The receipt proves that the machine is off; it is None if the machine is
     kept. Ctrl-C cancels the job, ends the machine, and raises KeyboardInterrupt.
     """
-    from gpuinfra.app.run_workflow import run_job
+    from gpuinfra.app.run import run_job
 
     request = _job_request(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use)
     with _settings(workspace, sandbox=sandbox, yes=False) as settings:
@@ -299,9 +299,8 @@ def run(  # noqa: PLR0913 each is an option
         result = run_job(settings, spec, request, after_run, OnInterrupt.CANCEL, frontend)
     if result.interrupted:
         raise KeyboardInterrupt
-    diagnostics = result.job.diagnostics if result.job else result.diagnostics
-    if diagnostics or result.job is None:
-        raise Problem(*diagnostics)
+    if result.diagnostics or result.job is None:
+        raise Problem(*result.diagnostics)
     return result.job.run, result.receipt
 
 
@@ -333,10 +332,10 @@ def status(
     progress: Callable[[str], object] | None = None,
 ) -> list[MachineState]:
     """Return every machine of gpuinfra in the subscription, or those with these names."""
-    from gpuinfra.app.machines import explained
+    from gpuinfra.app.access import cloud_errors
     from gpuinfra.app.status import open_status, settle_stopped
 
-    with _settings(workspace, sandbox=sandbox, yes=False) as settings, explained("listing machines"):
+    with _settings(workspace, sandbox=sandbox, yes=False) as settings, cloud_errors("listing machines"):
         machines, _ = open_status(settings, names, Callbacks(progress), agents=False).look()
         settle_stopped(settings, machines)
     return machines
@@ -400,7 +399,7 @@ class Machine:
     def _end(self) -> None:
         """Deallocate the machine, also if other jobs run on it: the block has ended."""
         from gpuinfra.app.down import end_machine
-        from gpuinfra.app.machines import Named
+        from gpuinfra.app.machine_names import Named
 
         workspace, sandbox = self._options.get("workspace"), bool(self._options.get("sandbox"))
         with _settings(workspace, sandbox=sandbox, yes=True) as settings:

@@ -6,28 +6,33 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession
+from gpuinfra.app.machine_names import target_of_vm
 from gpuinfra.diagnostics import Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.agent import AgentState
-    from gpuinfra.models.machine import Machine
-    from gpuinfra.models.target import Target
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.observed import Observed
-    from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.models.agent import STATE_FILE, AgentState, parse_agent_state
+from gpuinfra.models.machine import Machine
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.target import Target
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.health.machine import MAX_SILENCE_SECONDS
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.runner.background import within
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.errors import ConnectError
 
 AT_ONCE = 16
 
 
-def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Sequence[LocatedSpec]) -> list[Machine]:
+def with_agents(session: CloudSession, machines: Sequence[Machine], specs: Sequence[LocatedSpec]) -> list[Machine]:
     """Return the machines, each running one with its agent's state or the reason why that is unknown."""
     keys = {located.spec.name.casefold(): located.spec.admin.key() for located in specs}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="agent") as pool:
         asked = [
-            pool.submit(ask_agent, reached, machine, keys.get(machine.name.casefold()))
+            pool.submit(ask_agent, session, machine, keys.get(machine.name.casefold()))
             if machine.power_state == "running"
             else None
             for machine in machines
@@ -36,47 +41,27 @@ def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Seque
         return [replace(machine, agent=answer.result()) if answer else machine for machine, answer in pairs]
 
 
-def _observed(reached: CloudSession, machine: Machine) -> Observed:
+def _observed(session: CloudSession, machine: Machine) -> Observed:
     """Return the resources that are needed to reach the machine."""
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.observed import Observed
-
     refs = [ref_of(kind, machine.group, machine.name) for kind in (Kind.VM, Kind.PUBLIC_IP)]
-    parts = [part for ref in refs if (part := reached.cloud.look(ref))]
+    parts = [part for ref in refs if (part := session.cloud.look(ref))]
     return Observed(machine.name, machine.group, tuple(parts))
 
 
-def is_agent_armed(reached: CloudSession, found: ObservedResource, machine: Machine, public_key: str | None) -> bool:
+def is_agent_armed(session: CloudSession, found: ObservedResource, machine: Machine, public_key: str | None) -> bool:
     """Return whether the agent is proven to stop its machine: it has the role, is alive, and reports no error."""
-    from gpuinfra.provision.health.machine import MAX_SILENCE_SECONDS
-
-    if machine.power_state != "running" or not reached.cloud.agent_role(found).is_held:
+    if machine.power_state != "running" or not session.cloud.agent_role(found).is_held:
         return False
-    state = ask_agent(reached, machine, public_key)
+    state = ask_agent(session, machine, public_key)
     if isinstance(state, str) or state.last_error:
         return False
-    return abs(state.age_seconds(reached.cloud.now())) <= MAX_SILENCE_SECONDS
+    return abs(state.age_seconds(session.cloud.now())) <= MAX_SILENCE_SECONDS
 
 
-def ask_agent(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
+def ask_agent(session: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
     """Return the state that a machine's guest agent reports, or why it is unknown."""
-    from gpuinfra.app.machines import with_known_key
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.target import target_of
-    from gpuinfra.runner.connection.private_keys import identity_of
-    from gpuinfra.workspace import find_workspace
-
-    workspace = reached.settings.workspace
     try:
-        identity = identity_of(public_key, workspace) if public_key else None
-        target = target_of(
-            _observed(reached, machine),
-            ssh_port=reached.cloud.ssh_port,
-            identity=identity,
-            simulated=reached.cloud.simulated,
-        )
-        return read_agent_state(with_known_key(find_workspace(workspace), target))
+        return read_agent_state(target_of_vm(session, _observed(session, machine), public_key))
     except (NoAgentError, CloudError) as error:
         return str(error)
     except Problem as problem:
@@ -97,8 +82,6 @@ class NoAgentError(Exception):
 
 def read_agent_state(target: Target, seconds: float = SECONDS) -> AgentState:
     """Return the agent's state within `seconds`. Raise NoAgentError if it cannot be read."""
-    from gpuinfra.runner.background import within
-
     try:
         return within(seconds, lambda: _read(target, time.monotonic() + seconds))
     except TimeoutError:
@@ -107,10 +90,6 @@ def read_agent_state(target: Target, seconds: float = SECONDS) -> AgentState:
 
 def _read(target: Target, ends: float) -> AgentState:
     import contextlib
-
-    from gpuinfra.models.agent import STATE_FILE, parse_agent_state
-    from gpuinfra.runner.connection.ssh import SshConnection
-    from gpuinfra.runner.errors import ConnectError
 
     try:
         with contextlib.closing(SshConnection.open(target, ends - time.monotonic())) as connection:

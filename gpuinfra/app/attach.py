@@ -8,25 +8,29 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import consent_to_replace, is_simulated
 from gpuinfra.app.attach_options import AttachOptions
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.host_keys import check_host_key, record_host_key
+from gpuinfra.app.passwords import Secret, read_password, secret_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.events import HostKeyDetails, Question
-
-if TYPE_CHECKING:
-    from gpuinfra.app.attach_options import AttachOptions
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.passwords import Secret
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.results import AttachResult
-    from gpuinfra.models.target import Checkup, Target, TargetCheck
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.errors import ConnectError, LoginRefused
+from gpuinfra.models.results import AttachResult
+from gpuinfra.models.target import Checkup, Target, TargetCheck
+from gpuinfra.runner.connection import passwords
+from gpuinfra.runner.connection.handshake import fetch_host_key, host_and_port
+from gpuinfra.runner.connection.host_key import ALGORITHMS, HostKey
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.errors import ConnectError, HostKeyInvalid, HostKeyMismatch, KeyUnusable, LoginRefused, Unreachable
+from gpuinfra.runner.readiness import examine
+from gpuinfra.workbench.compute import joined_address
+from gpuinfra.workbench.project import load_project
+from gpuinfra.workbench.targets import check_destination, find_target, write_target
 
 SUMMARIES = {
-    "ssh": "no machine that runs jobs",
+    "ssh": "this machine cannot run jobs",
     "docker": "Docker does not work",
     "nvidia-runtime": "containers get no GPU",
     "gpu": "the GPU does not work",
@@ -35,19 +39,9 @@ SUMMARIES = {
 NEEDS_GPU = ("nvidia-runtime", "gpu")
 
 
-def attach(settings: Settings, options: AttachOptions, seconds: float, progress: Frontend) -> AttachResult:
+def attach(settings: Settings, options: AttachOptions, seconds: float, frontend: Frontend) -> AttachResult:
     """Check the machine, write its target files, and return the result. Raise Problem if a check fails."""
-    from gpuinfra.app.host_keys import check_host_key, record_host_key
-    from gpuinfra.app.passwords import Secret, read_password
-    from gpuinfra.app.simulation import consent_to_replace
-    from gpuinfra.models.results import AttachResult
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.workbench.compute import joined_address
-    from gpuinfra.workbench.project import load_project
-    from gpuinfra.workbench.targets import check_destination, find_target
-    from gpuinfra.workspace import find_workspace
-
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     before = find_target(workspace, options.name)
     if before and not before.address:
         raise _taken(before)
@@ -55,21 +49,21 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
     if before and not options.host_key:
         check_host_key(settings, before, says="its target file")
     # Read the password before any connection, so that the user does not wait to type it.
-    given = Secret(lambda: read_password(progress)) if options.by_password else None
+    given = Secret(lambda: read_password(frontend)) if options.by_password else None
     if given:
         given()
-    trusted = trusted_key(options, before, settings, seconds, progress)
+    trusted = trusted_key(options, before, settings, seconds, frontend)
     target = options.target(str(trusted), before)
-    secret = given or _secret(options, target, progress)
-    checkup = _look(target, options, seconds, secret, progress)
+    secret = given or _secret(options, target, frontend)
+    checkup = _look(target, options, seconds, secret, frontend)
     if not checkup.passed:
         raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
     target = replace(target, simulated=_is_simulated(target, before, checkup))
     if not options.host_key:  # by now the machine has shown whether it is simulated
         check_host_key(settings, target, says=joined_address(target.address, target.port))
-    consent_to_replace(settings, workspace, target.name, progress, simulated=target.simulated)
+    consent_to_replace(settings, workspace, target.name, frontend, simulated=target.simulated)
     target, files = _write(workspace, target, before, secret)
-    record_host_key(target, f"attach:{joined_address(target.address, target.port)}", progress)
+    record_host_key(target, f"attach:{joined_address(target.address, target.port)}", frontend)
     fingerprint = HostKey.parse(target.host_key).fingerprint
     return AttachResult(target, fingerprint, checkup, tuple(str(file) for file in files))
 
@@ -78,8 +72,7 @@ def _taken(before: Target) -> Problem:
     """Return the Problem for a name that belongs to a local target: `attach` does not replace one."""
     note = f"`{before.name}` is a target of type `{before.type}`, on this computer"
     help_line = f"give another name, or `gpuinfra detach {quote(before.name)}` first"
-    diagnostic = Diagnostic(Code.FILE_EXISTS, "the name is taken", note=note, help=help_line)
-    return Problem(diagnostic, exit_code=Exit.USAGE)
+    return problem(Code.FILE_EXISTS, "the name is taken", note, help_line, exit_code=Exit.USAGE)
 
 
 def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bool:
@@ -89,47 +82,38 @@ def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bo
     return before is not None and before.simulated and before.host_key == target.host_key
 
 
-def _secret(options: AttachOptions, target: Target, progress: Frontend) -> Secret | None:
-    from gpuinfra.app.passwords import secret_of
-
+def _secret(options: AttachOptions, target: Target, frontend: Frontend) -> Secret | None:
     if options.identity:
         return None  # a user who names a key wants an error if it does not work
-    return secret_of(target, progress, can_ask=progress.can_ask)
+    return secret_of(target, frontend, can_ask=frontend.can_ask)
 
 
-def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
+def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, frontend: Frontend) -> Checkup:
     """Log in and check the machine, reporting one line per check."""
-    from gpuinfra.runner.connection.handshake import host_and_port
-    from gpuinfra.runner.connection.ssh import SshConnection
-    from gpuinfra.runner.readiness import examine
-
     step = f"ssh {options.name}"
-    progress.begin(step, f"logging in at {host_and_port(options.address, options.port)}")
+    frontend.begin(step, f"logging in at {host_and_port(options.address, options.port)}")
     with (
-        explained(options, step, progress),
+        explained(options, step, frontend),
         contextlib.closing(SshConnection.open(target, seconds, secret, is_new=True)) as connection,
     ):
-        progress.begin(step, "looking at the machine")
+        frontend.begin(step, "looking at the machine")
         checkup = examine(connection, docker=options.docker, gpu=options.gpu, timeout=seconds)
     for check in checkup.checks:
-        tell = progress.end if check.passed else progress.fail
+        tell = frontend.end if check.passed else frontend.fail
         tell(f"{check.name} {options.name}", check.found)
     return checkup
 
 
 def _failure(check: TargetCheck) -> Diagnostic:
     without = "; or attach the machine without it: `--no-gpu`" if check.name in NEEDS_GPU and check.help else ""
-    help_line = f"{check.help}{without}" if check.help else "mend what is said above first"
+    help_line = f"{check.help}{without}" if check.help else "fix the problem above, then attach again"
     return Diagnostic(Code.UNFIT_MACHINE, SUMMARIES[check.name], note=check.found, help=help_line)
 
 
 def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
     """Store the password, then write the files that refer to it."""
-    from gpuinfra.runner.connection.passwords import reference_to
-    from gpuinfra.workbench.targets import write_target
-
     # An interrupted keyring call may still have stored the password.
-    reference = reference_to(target.name) if secret else None
+    reference = passwords.reference_to(target.name) if secret else None
     try:
         reference = secret.keep(target) if secret else None
         files = write_target(workspace, replace(target, password=reference))
@@ -148,61 +132,48 @@ def _write(workspace: Path, target: Target, before: Target | None, secret: Secre
 def _unwritable(error: Exception) -> Problem:
     note = f"the machine can be used, but its target files cannot be written: {error}"
     help_line = "look at the folder `aml_config` of the workspace"
-    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help=help_line))
+    return problem(Code.FILE_UNWRITABLE, "file cannot be written", note, help_line)
 
 
 def _forget(target: Target, *, unless: Target | None) -> None:
     """Delete a password that no file refers to, unless the other target uses it as well."""
-    from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
-
-    kept = keyring_entry(target)
-    if kept and (unless is None or kept != keyring_entry(unless)):
-        delete_password(*kept)
+    kept = passwords.keyring_entry(target)
+    if kept and (unless is None or kept != passwords.keyring_entry(unless)):
+        passwords.delete_password(*kept)
 
 
 def trusted_key(
-    options: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: Frontend
+    options: AttachOptions, before: Target | None, settings: Settings, seconds: float, frontend: Frontend
 ) -> HostKey:
     """Return the host key that the machine must show: from the options, the target file, or the user's consent."""
-    from gpuinfra.app.host_keys import check_host_key
-    from gpuinfra.app.simulation import is_simulated
-    from gpuinfra.runner.connection.handshake import fetch_host_key, host_and_port
-    from gpuinfra.runner.connection.host_key import HostKey
-
     step = f"ssh {options.name}"
-    with explained(options, step, progress):
+    with explained(options, step, frontend):
         if options.host_key and not options.has_fingerprint:
             return HostKey.parse(options.host_key)
         if before and before.host_key and not options.host_key:
             return HostKey.parse(before.host_key)
-        progress.begin(step, f"asking {host_and_port(options.address, options.port)} for its host key")
+        frontend.begin(step, f"asking {host_and_port(options.address, options.port)} for its host key")
         if options.host_key:
             return _key_with(options.host_key, options, seconds)
         shown = fetch_host_key(options.address, options.port, seconds)
     found = replace(options.target(str(shown), None), simulated=is_simulated(settings))
     check_host_key(settings, found, says=host_and_port(options.address, options.port))
-    _consent(shown, options, settings, progress)
+    _consent(shown, options, settings, frontend)
     return shown
 
 
 @contextmanager
-def explained(options: AttachOptions, step: str, progress: Frontend) -> Iterator[None]:
+def explained(options: AttachOptions, step: str, frontend: Frontend) -> Iterator[None]:
     """Convert connection errors to Problems."""
-    from gpuinfra.runner.errors import ConnectError
-
     try:
         yield
     except ConnectError as error:
-        progress.fail(step, str(error))
+        frontend.fail(step, str(error))
         raise Problem(_diagnostic(error, options)) from error
 
 
 def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostKey:
     """Return the machine's host key with this fingerprint. It may have one key per kind, and shows one at a time."""
-    from gpuinfra.runner.connection.handshake import fetch_host_key, host_and_port
-    from gpuinfra.runner.connection.host_key import ALGORITHMS
-    from gpuinfra.runner.errors import HostKeyMismatch, Unreachable
-
     best = fetch_host_key(options.address, options.port, seconds)
     if best.fingerprint == fingerprint:
         return best
@@ -218,55 +189,47 @@ def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostK
     raise HostKeyMismatch(host_and_port(options.address, options.port), fingerprint, best.fingerprint)
 
 
-def _consent(shown: HostKey, options: AttachOptions, settings: Settings, progress: Frontend) -> None:
-    from gpuinfra.runner.connection.handshake import host_and_port
-
+def _consent(shown: HostKey, options: AttachOptions, settings: Settings, frontend: Frontend) -> None:
     where = host_and_port(options.address, options.port)
     if settings.yes:
-        progress.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
+        frontend.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), accepted unchecked: --yes")
         return
-    if progress.can_ask:
+    if frontend.can_ask:
         details = HostKeyDetails(where, shown.kind, shown.fingerprint)
-        if progress.confirm(Question("Is this the machine's own key?", details)):
+        if frontend.confirm(Question("Is this the machine's own key?", details)):
             return
         reason = "it was not accepted"
     else:
         reason = "there is no terminal to ask"
-    raise Problem(
-        Diagnostic(
-            Code.UNKNOWN_HOST_KEY,
-            "unknown host key",
-            note=f"{where} shows {shown.fingerprint} ({shown.kind}), and {reason}; nothing was written",
-            help=f"compare it with what the machine itself says (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
-            f"then: `{options.command(shown.fingerprint)}`",
-        ),
+    raise problem(
+        Code.UNKNOWN_HOST_KEY,
+        "unknown host key",
+        f"{where} shows {shown.fingerprint} ({shown.kind}), and {reason}; nothing was written",
+        f"compare it with what the machine itself says (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
+        f"then: `{options.command(shown.fingerprint)}`",
         exit_code=Exit.USAGE,
     )
 
 
 def _diagnostic(error: ConnectError, options: AttachOptions) -> Diagnostic:
-    from gpuinfra.runner.errors import HostKeyInvalid, HostKeyMismatch, LoginRefused
-
     note = f"{error}; nothing was written"
     if isinstance(error, HostKeyMismatch):
         known = options.command(error.shown) if error.shown else options.command("KEY")
-        help_line = f"{error.help}. If you know that the machine has got a new key: `{known}`"
+        help_line = f"{error.help}. If you know that the machine has a new key: `{known}`"
         return Diagnostic(Code.OTHER_HOST_KEY, "the machine shows another host key", note=note, help=help_line)
     if isinstance(error, HostKeyInvalid):
-        help_line = "say the right one by `--host-key`, or take `hostKey` out of the target's file"
+        help_line = "give the right one with `--host-key`, or remove `hostKey` from the target's file"
         return Diagnostic(Code.BAD_HOST_KEY, "no valid host key", note=note, help=help_line)
     if isinstance(error, LoginRefused):
         help_line = _help_with_login(error, options)
-        return Diagnostic(Code.LOGIN_REFUSED, "the machine does not let us in", note=note, help=help_line)
-    help_line = error.help or "look whether it is the right address and port, and whether the machine is on"
+        return Diagnostic(Code.LOGIN_REFUSED, "the machine refuses the login", note=note, help=help_line)
+    help_line = error.help or "check the address and port, and that the machine is on"
     return Diagnostic(Code.NO_ANSWER, "the machine cannot be reached", note=note, help=help_line)
 
 
 def _help_with_login(error: LoginRefused, options: AttachOptions) -> str:
-    from gpuinfra.runner.errors import KeyUnusable
-
     if error.help and (options.by_password or (options.identity and isinstance(error, KeyUnusable))):
         return error.help
     if options.identity:
         return f"is its public key in `~{options.username}/.ssh/authorized_keys` there? Otherwise give another `--key`"
-    return "give the private key by `--key`, or a password by `--password-stdin`"
+    return "give the private key with `--key`, or a password with `--password-stdin`"

@@ -7,10 +7,16 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuinfra.app.checked import require
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.app.options import require
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.models.images import check_container_image
+from gpuinfra.models.names import check_target_name
+from gpuinfra.models.spec import TargetOptions
 from gpuinfra.models.target import ASK, Target, is_host, is_user
+from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.errors import HostKeyInvalid
 from gpuinfra.suggest import did_you_mean, listed
+from gpuinfra.workbench.compute import split_address
 
 DOCKER, PLAIN = "remotedocker", "remote"
 TYPES = (DOCKER, PLAIN)
@@ -46,8 +52,6 @@ class AttachOptions:
 
     def target(self, host_key: str, before: Target | None) -> Target:
         """Return the target for the login. Options that were not given keep their previous values."""
-        from gpuinfra.models.spec import TargetOptions
-
         said = {"type", *(["nvidia_docker"] if self.docker else [])}
         said |= {"identity", "password"} if self.identity or self.by_password else set()
         said |= {"base_docker_image"} if self.image else set()
@@ -82,9 +86,6 @@ class AttachOptions:
 
 def check_options(options: AttachOptions) -> None:
     """Raise Problem if an option breaks a rule that can be checked without the machine."""
-    from gpuinfra.models.images import check_container_image
-    from gpuinfra.models.names import check_target_name
-
     require(check_target_name, options.name, options.name, "attach")
     require(check_container_image, options.image, options.image or "", "attach")
     if options.type not in TYPES:
@@ -93,28 +94,29 @@ def check_options(options: AttachOptions) -> None:
     if options.image and not options.docker:
         raise _usage("`--base-image` is for containers, and `--type remote` has none")
     if options.identity and options.by_password:
-        raise _usage("the login is by `--key` or by `--password-stdin`, not by both")
+        raise _usage("`--key` and `--password-stdin` exclude each other")
     if not is_user(options.username):
         raise _wrong(
-            Code.BAD_USERNAME, "invalid user name", f"nobody is called `{options.username}`", "as in `azureuser`"
+            Code.BAD_USERNAME,
+            "invalid user name",
+            f"`{options.username}` is not a valid user name",
+            "as in `azureuser`",
         )
     _check_host_key(options)
 
 
 def read_address(address: str, port: int | None) -> tuple[str, int]:
     """Return host and port. The port can be in either argument."""
-    from gpuinfra.workbench.compute import split_address
-
     host, inner = split_address(address)
     host = (host or "").removeprefix("[").removesuffix("]")
     said = inner if inner != USUAL_PORT or address.endswith(f":{inner}") else None
     if not 0 < inner < 65536:
         raise _wrong(Code.BAD_ADDRESS, "invalid address", f"`{address}`: there is no port {inner}", "as in `host:5022`")
     if said is not None and port is not None and said != port:
-        raise _usage(f"`--address {address}` and `--port {port}` do not agree")
+        raise _usage(f"`--address {address}` and `--port {port}` contradict each other")
     if not is_host(host):
         name = host.rpartition("@")[2]
-        help_line = "the user's name is given by `--username`" if is_host(name) else "as in `203.0.113.7` or `gpu.lab`"
+        help_line = "give the user's name with `--username`" if is_host(name) else "as in `203.0.113.7` or `gpu.lab`"
         raise _wrong(Code.BAD_ADDRESS, "invalid address", f"`{address}` is neither a name nor an address", help_line)
     return host, port or inner
 
@@ -133,9 +135,6 @@ def read_identity(key: str) -> str:
 
 
 def _check_host_key(options: AttachOptions) -> None:
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     if options.host_key is None or options.has_fingerprint:
         return
     try:
@@ -147,7 +146,7 @@ def _check_host_key(options: AttachOptions) -> None:
 
 
 def _wrong(code: Code, summary: str, note: str, help_line: str) -> Problem:
-    return Problem(Diagnostic(code, summary, note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(code, summary, note, help_line, exit_code=Exit.USAGE)
 
 
 def _usage(note: str) -> Problem:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, creates_machine, decide, unknown_runs
+from gpuinfra.app.access import CloudSession
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.remote_runs import ask_machine
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import kept_disk_help
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.models.consent import (
+    Consent,
+    Contact,
+    Decision,
+    Effect,
+    MachineAnswer,
+    creates_machine,
+    decide,
+    unknown_runs,
+)
 from gpuinfra.models.events import ConsentDetails, Question
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.consent import Decision
-    from gpuinfra.models.plan import Plan
-    from gpuinfra.models.resource import MachineId
-    from gpuinfra.models.run import Run
-    from gpuinfra.models.spec import Spec
+from gpuinfra.models.plan import Plan
+from gpuinfra.models.resource import MachineId
+from gpuinfra.models.run import Run
+from gpuinfra.models.spec import Spec
+from gpuinfra.store.history import History
 
 QUESTIONS = {
-    Effect.GO_OFF_SOONER: "{} will go off sooner than before. Go on?",
-    Effect.RESTART: "{} will be restarted. Go on?",
-    Effect.POWER_OFF: "{} will be switched off. Go on?",
-    Effect.DELETE_DISK: "What is on the disk of {} will be lost. Go on?",
+    Effect.GO_OFF_SOONER: "{} will go off sooner than before. Continue?",
+    Effect.RESTART: "{} will be restarted. Continue?",
+    Effect.POWER_OFF: "{} will be switched off. Continue?",
+    Effect.DELETE_DISK: "What is on the disk of {} will be lost. Continue?",
 }
 
 
@@ -44,42 +52,38 @@ class Request:
     """Whether the machine's creation seems to have failed, so that `up` would not start it."""
 
 
-def require_consent(request: Request, reached: CloudSession, spec: Spec | None, progress: Frontend) -> None:
+def require_consent(request: Request, session: CloudSession, spec: Spec | None, frontend: Frontend) -> None:
     """Return if the change may be made. Raise Problem if it needs consent that was not given."""
-    from gpuinfra.app.remote_runs import ask_machine
-
-    settings, name = reached.settings, request.name
+    settings, name = session.settings, request.name
     if request.effect is Effect.NONE or _is_given(request, settings):
         return
-    answer = ask_machine(reached, name, request.group, spec)
+    answer = ask_machine(session, name, request.group, spec)
     known = _known_runs(request, settings)
-    place = reached.machine_id(name, request.group)
-    decision = decide(request.effect, name, known, answer, simulated=reached.cloud.simulated, resource_id=str(place))
+    place = session.machine_id(name, request.group)
+    decision = decide(request.effect, name, known, answer, simulated=session.cloud.simulated, resource_id=str(place))
     # It may be another user's machine. Without a terminal, a lost key must not keep the user's own one billed.
-    asks = decision.unknown is Contact.REFUSED and progress.can_ask and not settings.yes
+    asks = decision.unknown is Contact.REFUSED and frontend.can_ask and not settings.yes
     if (decision.consent is Consent.NONE and not asks) or (settings.yes and decision.consent is Consent.YES):
         if decision.unknown and decision.unknown is not Contact.OFF:
-            progress.note(unknown_runs(name, decision.unknown))
+            frontend.note(unknown_runs(name, decision.unknown))
         return
-    if progress.can_ask:
+    if frontend.can_ask:
         details = ConsentDetails(name, decision, answer.attached)
-        if progress.confirm(Question(QUESTIONS[request.effect].format(name), details)):
-            _check_unchanged(request, decision, answer, reached, spec)
+        if frontend.confirm(Question(QUESTIONS[request.effect].format(name), details)):
+            _check_unchanged(request, decision, answer, session, spec)
             return
     elif request.delete and decision.consent is Consent.YES:
         return  # nothing is known to be lost, and `--delete` says that the disk goes
-    raise _refused(request, decision, answer, place, simulated=reached.cloud.simulated)
+    raise _refused(request, decision, answer, place, simulated=session.cloud.simulated)
 
 
 def _check_unchanged(
-    request: Request, decision: Decision, answer: MachineAnswer, reached: CloudSession, spec: Spec | None
+    request: Request, decision: Decision, answer: MachineAnswer, session: CloudSession, spec: Spec | None
 ) -> None:
     """Raise Problem if the machine was replaced, or has more runs at risk, since the user was asked."""
-    from gpuinfra.app.remote_runs import ask_machine
-
-    name, place = request.name, reached.machine_id(request.name, request.group)
-    known, simulated = _known_runs(request, reached.settings), reached.cloud.simulated
-    again = ask_machine(reached, name, request.group, spec)
+    name, place = request.name, session.machine_id(request.name, request.group)
+    known, simulated = _known_runs(request, session.settings), session.cloud.simulated
+    again = ask_machine(session, name, request.group, spec)
     now = decide(request.effect, name, known, again, simulated=simulated, resource_id=str(place))
     asked = {run.id for run in decision.runs}
     found = [f"on `{name}`: {run}" for run in now.runs if run.id not in asked]
@@ -88,22 +92,20 @@ def _check_unchanged(
     if found:
         note = f"{'; '.join(found)}; nothing was changed{_still_billed(request, again)}"
         summary, help_line = "machine changed during the question", f"run `{request.command}` again"
-        diagnostic = Diagnostic(Code.NEEDS_CONSENT, summary, note=note, help=help_line)
-        raise Problem(diagnostic, exit_code=_exit_code(request, again))
+        raise problem(Code.NEEDS_CONSENT, summary, note, help_line, exit_code=_exit_code(request, again))
 
 
-def confirm_creation(plan: Plan, settings: Settings, progress: Frontend, *, simulated: bool) -> None:
+def confirm_creation(plan: Plan, settings: Settings, frontend: Frontend, *, simulated: bool) -> None:
     """Ask once before a new machine is billed. Without a terminal, with `--yes` or in the sandbox, do not ask."""
-    if not creates_machine(plan) or simulated or settings.yes or not progress.can_ask:
+    if not creates_machine(plan) or simulated or settings.yes or not frontend.can_ask:
         return
     price = plan.price.per_hour
     cost = "; its price is not known" if price is None else f" for ${price:.3f} an hour while it is on"
-    if progress.confirm(Question(f"{plan.name} will be created{cost}. Go on?")):
+    if frontend.confirm(Question(f"{plan.name} will be created{cost}. Continue?")):
         return
     note = f"`{plan.name}` was not confirmed; nothing was created"
-    raise Problem(
-        Diagnostic(Code.NEEDS_CONSENT, "this would create a machine", note=note, help="run it again, or give `--yes`"),
-        exit_code=Exit.USAGE,
+    raise problem(
+        Code.NEEDS_CONSENT, "this would create a machine", note, "run it again, or give `--yes`", exit_code=Exit.USAGE
     )
 
 
@@ -113,8 +115,6 @@ def _is_given(request: Request, settings: Settings) -> bool:
 
 
 def _known_runs(request: Request, settings: Settings) -> list[Run]:
-    from gpuinfra.store.history import History
-
     try:
         return History(settings.state).list()
     except Problem:
@@ -126,15 +126,13 @@ def _known_runs(request: Request, settings: Settings) -> list[Run]:
 def _refused(
     request: Request, decision: Decision, answer: MachineAnswer, place: MachineId, *, simulated: bool
 ) -> Problem:
-    from gpuinfra.app.kept_disk import kept_disk_help
-
-    diagnostic = Diagnostic(
+    return problem(
         Code.NEEDS_CONSENT,
         _summary(decision),
-        note=f"{_note(request.name, decision)}; nothing was changed{_still_billed(request, answer)}",
-        help=_help(request, decision, kept_disk_help(place) if answer.is_deleted else "", simulated=simulated),
+        f"{_note(request.name, decision)}; nothing was changed{_still_billed(request, answer)}",
+        _help(request, decision, kept_disk_help(place) if answer.is_deleted else "", simulated=simulated),
+        exit_code=_exit_code(request, answer),
     )
-    return Problem(diagnostic, exit_code=_exit_code(request, answer))
 
 
 def _still_billed(request: Request, answer: MachineAnswer) -> str:

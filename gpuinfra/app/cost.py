@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_costs import jobs_of, ledger_entries
+from gpuinfra.app.options import seconds_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.app.settlement import settle_runs
+from gpuinfra.app.specs import common_subscription
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.models.cost import CostReport, CostRow
+from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.models.resource import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.cost import CostReport, CostRow
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.provision.costing.activity import Event
-    from gpuinfra.provision.costing.evidence import Evidence
-    from gpuinfra.provision.costing.history import CostHistory
-    from gpuinfra.provision.costing.report import Job
+from gpuinfra.parse.files import load_paths
+from gpuinfra.provision.costing import report
+from gpuinfra.provision.costing.activity import KEPT, Event, read_events
+from gpuinfra.provision.costing.evidence import Evidence
+from gpuinfra.provision.costing.history import CostHistory
+from gpuinfra.provision.costing.pricing import PriceBook
+from gpuinfra.provision.costing.report import Job
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.price_list import shipped_prices
+from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.ownership import machine_of_row, partition
+from gpuinfra.store.history import History as Runs
+from gpuinfra.suggest import did_you_mean
 
 SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
@@ -31,35 +41,27 @@ FIRST = datetime(2010, 1, 1, tzinfo=UTC)
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
-def cost(settings: Settings, since: str, by: str | None, tag: str | None, progress: Frontend) -> CostReport:
+def cost(settings: Settings, since: str, by: str | None, tag: str | None, frontend: Frontend) -> CostReport:
     """Return what machines have cost since a time, by machine, run or tag."""
-    from gpuinfra.app.machines import common_subscription, explained, reach
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.workspace import find_workspace
-
     wanted = _wanted(by, tag)
     _moment(since, datetime.now(UTC))  # report an invalid value before any request
-    specs = load_paths([str(find_workspace(settings.workspace))]).specs
-    with explained("reading what machines cost"):
-        reached = reach(settings, common_subscription(specs), SECONDS, progress)
-        return CostQuery(reached, progress).report(since, wanted, tag)
+    specs = load_paths([str(settings.folder)]).specs
+    with cloud_errors("reading what machines cost"):
+        session = open_session(settings, common_subscription(specs), SECONDS, frontend)
+        return CostQuery(session, frontend).report(since, wanted, tag)
 
 
 class CostQuery:
     """A query that collects the data and computes the costs."""
 
-    def __init__(self, reached: CloudSession, progress: Frontend) -> None:
-        self.reached, self.progress = reached, progress
+    def __init__(self, session: CloudSession, frontend: Frontend) -> None:
+        self.session, self.frontend = session, frontend
         self.log = "read"
 
     def report(self, since: str, by: str, tag: str | None) -> CostReport:
         """Return the report with the requested rows."""
-        from gpuinfra.models.cost import CostReport
-        from gpuinfra.provision.costing.pricing import PriceBook
-        from gpuinfra.provision.market.price_list import shipped_prices
-
         evidence, start = self._evidence(since)
-        book = PriceBook(self.reached.market.prices(evidence.sizes()), shipped_prices())
+        book = PriceBook(self.session.market.prices(evidence.sizes()), shipped_prices())
         histories = evidence.histories(book)
         return CostReport(
             since=start,
@@ -69,16 +71,11 @@ class CostQuery:
             log=self.log,
             log_since=evidence.log_since,
             prices=book.used,
-            simulated=self.reached.cloud.simulated,
+            simulated=self.session.cloud.simulated,
         )
 
     def _evidence(self, since: str) -> tuple[Evidence, datetime]:
-        from gpuinfra.provision.costing.activity import KEPT
-        from gpuinfra.provision.costing.evidence import Evidence
-        from gpuinfra.provision.names import machine_key
-        from gpuinfra.provision.ownership import machine_of_row
-
-        cloud = self.reached.cloud
+        cloud = self.session.cloud
         listed, entries = cloud.fleet.holdings(), self._entries()
         machines = self._ours(Kind.VM, listed[0])
         known = {machine_key(ref.group, ref.name) for ref in (machine_of_row(body).ref for body in machines)}
@@ -101,20 +98,15 @@ class CostQuery:
 
     def _ours(self, kind: Kind, bodies: list[dict[str, Any]], machines: Collection[str] = ()) -> list[dict[str, Any]]:
         """Return the bodies that are ours, and report those that only have our tag."""
-        from gpuinfra.provision.ownership import partition
-
         ours, strange = partition(kind, bodies, machines)
         for line in strange:
-            self.progress.note(line)
+            self.frontend.note(line)
         return ours
 
     def _events(self, since: datetime, until: datetime) -> list[Event] | None:
         """Return the events in Azure's log, or None if it cannot be read, so that the ledger applies."""
-        from gpuinfra.provision.costing.activity import read_events
-        from gpuinfra.provision.errors import CloudError, Fault
-
         try:
-            return read_events(self.reached.cloud.fleet.activity_log(since, until))
+            return read_events(self.session.cloud.fleet.activity_log(since, until))
         except CloudError as error:
             if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
                 raise
@@ -123,40 +115,25 @@ class CostQuery:
 
     def _entries(self) -> list[LedgerEntry]:
         """Return this workspace's entries for this subscription. Report an unreadable ledger and return nothing."""
-        from gpuinfra.store.ledger import Ledger
-
-        cloud = self.reached.cloud
-        try:
-            found = Ledger(self.reached.settings.state).entries()
-        except Problem as problem:
-            self.progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
-            return []
-        mine = cloud.subscription.casefold()
-        return [each for each in found if each.subscription.casefold() == mine and each.simulated == cloud.simulated]
+        cloud = self.session.cloud
+        found = ledger_entries(self.session.settings, simulated=cloud.simulated, warn=self.frontend.note)
+        return [each for each in found if each.subscription.casefold() == cloud.subscription.casefold()]
 
     def _rows(
         self, histories: list[CostHistory], by: str, tag: str | None, since: datetime, until: datetime
     ) -> list[CostRow]:
-        from gpuinfra.provision.costing import report
-
         if by == "run":
             return report.by_run(histories, self._jobs(until), since, until)
         return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
 
     def _jobs(self, now: datetime) -> list[Job]:
-        from gpuinfra.app.accounts import jobs_of
-        from gpuinfra.app.settlement import settle_runs
-        from gpuinfra.store.history import History as Runs
-
-        found = Runs(self.reached.settings.state).list()
+        found = Runs(self.session.settings.state).list()
         # A machine in the sandbox may have the name of a real one.
-        runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
-        return jobs_of(settle_runs(self.reached.settings, runs).runs, now)
+        runs = [run for run in found if run.simulated == self.session.cloud.simulated]
+        return jobs_of(settle_runs(self.session.settings, runs).runs, now)
 
 
 def _wanted(by: str | None, tag: str | None) -> str:
-    from gpuinfra.suggest import did_you_mean
-
     wanted = by or ("tag" if tag else "machine")
     if wanted not in CHOICES:
         help_line = did_you_mean(wanted, CHOICES) or "`machine`, `run` or `tag`"
@@ -169,8 +146,6 @@ def _wanted(by: str | None, tag: str | None) -> str:
 
 def _moment(text: str, now: datetime) -> datetime:
     """Parse `30d`, `12h`, or a date."""
-    from gpuinfra.app.durations import seconds_of
-
     if found := _DAYS.fullmatch(text):
         return max(FIRST, now - timedelta(days=int(found[1])))
     try:
@@ -182,4 +157,4 @@ def _moment(text: str, now: datetime) -> datetime:
 
 def usage(summary: str, note: str, help_line: str) -> Problem:
     """Return the Problem for an invalid option."""
-    return Problem(Diagnostic(Code.USAGE, summary, note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(Code.USAGE, summary, note, help_line, exit_code=Exit.USAGE)

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import Frontend, ask_or_refuse
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.app.settlement import settle_runs
+from gpuinfra.app.workspace import open_workspace
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.events import Question
 from gpuinfra.models.results import DetachResult, unreachable_runs
+from gpuinfra.models.run import Run
+from gpuinfra.models.target import Target
+from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
+from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
+from gpuinfra.workbench.project import load_project
+from gpuinfra.workbench.targets import nearest_target, target_files, target_of
+from gpuinfra.workspace import check_inside
 
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.run import Run
-    from gpuinfra.models.target import Target
 
-
-def detach(settings: Settings, name: str, progress: Frontend) -> DetachResult:
+def detach(settings: Settings, name: str, frontend: Frontend) -> DetachResult:
     """Remove a target's two files, and its password from the keyring."""
-    from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
-    from gpuinfra.workbench.project import load_project
-    from gpuinfra.workbench.targets import target_of
-    from gpuinfra.workspace import find_workspace
-
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     files = _files(workspace, name)
     project = load_project(workspace)
     compute = project.computes.get(name)
     runs = _runs_on(settings, name)
-    _ask(settings, name, files, runs, progress)
+    _ask(settings, name, files, runs, frontend)
     is_forgotten = not compute or _forget(target_of(workspace, project, compute))
     _remove(files, workspace)
     return DetachResult(
@@ -41,28 +40,21 @@ def detach(settings: Settings, name: str, progress: Frontend) -> DetachResult:
 
 
 def _files(workspace: Path, name: str) -> list[Path]:
-    from gpuinfra.workbench.targets import nearest_target, target_files
-
     # Only a plain file name: a path must not reach other folders.
     files = target_files(workspace, name) if Path(name).name == name else []
     # A run configuration alone is not a target: it may belong to another one.
     if any(file.suffix == ".compute" for file in files):
         return files
-    raise Problem(
-        Diagnostic(
-            Code.NO_SUCH_TARGET,
-            "no such target",
-            note=f"there is no `{name}.compute` in `{workspace / 'aml_config'}`",
-            help=nearest_target(workspace, name) or "`gpuinfra targets --no-check` lists those that there are",
-        )
+    raise problem(
+        Code.NO_SUCH_TARGET,
+        "no such target",
+        f"there is no `{name}.compute` in `{workspace / 'aml_config'}`",
+        nearest_target(workspace, name) or "`gpuinfra targets --no-check` lists all targets",
     )
 
 
 def _runs_on(settings: Settings, name: str) -> list[Run]:
     """Return the target's runs that are active or have unfetched outputs: without the target they are unreachable."""
-    from gpuinfra.app.settlement import settle_runs
-    from gpuinfra.app.workspace import open_workspace
-
     try:
         found = settle_runs(settings, open_workspace(settings).history.list(target=name)).runs
     except Problem:
@@ -70,36 +62,22 @@ def _runs_on(settings: Settings, name: str) -> list[Run]:
     return [run for run in found if not run.state.is_over or run.is_unfetched]
 
 
-def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], progress: Frontend) -> None:
+def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], frontend: Frontend) -> None:
     listed = " and ".join(f"`{file}`" for file in files)
-    if settings.yes:
-        return
     lost = f"; {unreachable_runs(runs)}" if runs else ""
-    if progress.can_ask and progress.confirm(Question(f"Remove {listed}{lost}?")):
-        return
     fetch = next((f"`gpuinfra outputs {run.id}` fetches outputs first; " for run in reversed(runs)), "")
-    raise Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this would remove files",
-            note=f"`{name}` is {listed}; nothing was removed{lost}",
-            help=f"{fetch}give `--yes` to remove them",
-        ),
-        exit_code=Exit.USAGE,
-    )
+    note, help_line = f"`{name}` is {listed}; nothing was removed{lost}", f"{fetch}give `--yes` to remove them"
+    refusal = problem(Code.NEEDS_CONSENT, "this would remove files", note, help_line, exit_code=Exit.USAGE)
+    ask_or_refuse(settings, frontend, Question(f"Remove {listed}{lost}?"), refusal)
 
 
 def _forget(target: Target) -> bool:
     """Delete the target's password, and return whether it is gone. Works even if the file has errors elsewhere."""
-    from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
-
     kept = keyring_entry(target)
     return not kept or delete_password(*kept)
 
 
 def _remove(files: list[Path], workspace: Path) -> None:
-    from gpuinfra.workspace import check_inside
-
     for file in files:
         check_inside(file.parent, workspace)
     # Remove the file that defines the target last, so that an interrupted detach can be repeated.
@@ -109,5 +87,4 @@ def _remove(files: list[Path], workspace: Path) -> None:
         except OSError as error:
             note = f"`{file}`: {error.strerror}"
             help_line = "remove it yourself, or run the same command again"
-            diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be removed", note=note, help=help_line)
-            raise Problem(diagnostic) from error
+            raise problem(Code.FILE_UNWRITABLE, "file cannot be removed", note, help_line) from error

@@ -7,56 +7,59 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.agents import NoAgentError, read_agent_state
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_names import chosen, target_of_vm
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.health import HealthCheck, HealthReport, MachineHealth
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.health.machine import HealthFacts
-    from gpuinfra.provision.observed import Observed
-    from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.app.specs import common_subscription
+from gpuinfra.diagnostics import Code, Exit, Problem
+from gpuinfra.models.health import CheckStatus, HealthCheck, HealthReport, MachineHealth, ok, problem, warning
+from gpuinfra.models.keys import lacks_key
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.sizes import SIZES
+from gpuinfra.models.spec import Admin, Spec
+from gpuinfra.parse.files import load_paths
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.health import machine as machine_health
+from gpuinfra.provision.health import subscription as health
+from gpuinfra.provision.health.machine import HealthFacts
+from gpuinfra.provision.login.keys import read_public_key
+from gpuinfra.provision.market.preflight import PROVIDERS
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
 
 SECONDS = 120.0
 """For all checks, including the waits that Azure asks for."""
 
 
-def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> HealthReport:
+def examine(settings: Settings, names: Sequence[str], frontend: Frontend) -> HealthReport:
     """Check the account, this computer, and the machines with these names, or all machines without names."""
-    from gpuinfra.app.machines import common_subscription, reach
-    from gpuinfra.models.health import CheckStatus, HealthReport, problem
-
     specs, here = _specs(settings)
     here += _keys(settings, specs)
     try:
-        reached = reach(settings, common_subscription(specs), SECONDS, progress)
+        session = open_session(settings, common_subscription(specs), SECONDS, frontend)
     except Problem as error:
         (diagnostic, *_) = error.diagnostics
         return HealthReport((problem("login", f"{diagnostic.summary}: {diagnostic.note}", diagnostic.help), *here))
-    simulated = reached.cloud.simulated
-    progress.begin("doctor", "looking at the subscription")
-    checks = (*account(reached), *here)
+    simulated = session.cloud.simulated
+    frontend.begin("doctor", "looking at the subscription")
+    checks = (*account(session), *here)
     if checks[0].verdict is CheckStatus.PROBLEM:  # without a login, machines cannot be checked
-        progress.fail("doctor", "no login")
+        frontend.fail("doctor", "no login")
         return HealthReport(checks, simulated=simulated)
-    progress.begin("doctor", "looking at machines")
-    found = machines(reached, names, specs)
-    progress.end("doctor", "looked")
+    frontend.begin("doctor", "looking at machines")
+    found = machines(session, names, specs)
+    frontend.end("doctor", "looked")
     return HealthReport(checks, found, simulated=simulated)
 
 
 def _specs(settings: Settings) -> tuple[list[LocatedSpec], list[HealthCheck]]:
     """Return the workspace's specs, and a warning if some cannot be read."""
-    from gpuinfra.models.health import warning
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.workspace import find_workspace
-
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     loaded = load_paths([str(workspace)])
     bad = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
     if not bad:
@@ -69,12 +72,6 @@ def _specs(settings: Settings) -> tuple[list[LocatedSpec], list[HealthCheck]]:
 
 def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]:
     """Check the SSH keys in the specs, or the default key without specs."""
-    from gpuinfra.models.health import ok, problem, warning
-    from gpuinfra.models.keys import lacks_key
-    from gpuinfra.models.spec import Admin
-    from gpuinfra.provision.login.keys import read_public_key
-    from gpuinfra.workspace import find_workspace
-
     wanted = list(dict.fromkeys(located.spec.admin.key() for located in specs))
     checks = []
     for key in wanted or [Admin().key()]:
@@ -83,7 +80,7 @@ def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]
             continue
         shown = " ".join(key.split()[:1]) if len(key.split()) > 1 else key
         try:
-            read_public_key(key, find_workspace(settings.workspace))
+            read_public_key(key, settings.folder)
         except Problem as error:
             (diagnostic,) = error.diagnostics
             # Without a spec, the key is not needed yet.
@@ -93,59 +90,47 @@ def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]
     return checks
 
 
-REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd, github-actions, azure-pipelines"
+REAPER = "`gpuinfra schedule install --with cron` runs it here; also systemd, github-actions, azure-pipelines"
 
 
-def account(reached: CloudSession) -> list[HealthCheck]:
+def account(session: CloudSession) -> list[HealthCheck]:
     """Check the account. Without a login, return only that check."""
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import subscription as health
-
-    market, cloud = reached.market, reached.cloud
+    market, cloud = session.market, session.cloud
     try:
         name = market.subscription_name()
     except CloudError as error:
         return [health.no_login(error)]
     here, there = datetime.now(UTC), cloud.now()
     with ThreadPoolExecutor(4, thread_name_prefix="doctor") as pool:
-        asked = [pool.submit(ask, reached) for ask in (_providers, _rights, _prices)]
+        asked = [pool.submit(ask, session) for ask in (_providers, _rights, _prices)]
         found = [each for question in asked for each in question.result()]
     return [
         health.login(name, market.subscription),
-        _place(reached),
+        _place(session),
         *found,
         health.clock(here, there, simulated=cloud.simulated),
         _reaper(),
     ]
 
 
-def _place(reached: CloudSession) -> HealthCheck:
-    from gpuinfra.models.health import ok
-
-    arm = reached.cloud.endpoint
-    return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if reached.cloud.simulated else arm)
+def _place(session: CloudSession) -> HealthCheck:
+    arm = session.cloud.endpoint
+    return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if session.cloud.simulated else arm)
 
 
 def _reaper() -> HealthCheck:
     """Return the check for the reaper. It cannot be seen from here, so it is only a note."""
-    from gpuinfra.models.health import ok
-
-    return ok("reaper", "whether `gpuinfra reap` runs anywhere, again and again, cannot be seen from here", REAPER)
+    return ok("reaper", "whether `gpuinfra reap` runs regularly cannot be checked from here", REAPER)
 
 
-def _providers(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import subscription as health
-    from gpuinfra.provision.market.preflight import PROVIDERS
-
-    return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
+def _providers(session: CloudSession) -> list[HealthCheck]:
+    return _known("providers", lambda: [health.providers(session.market.unregistered(PROVIDERS))])
 
 
-def _rights(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import subscription as health
-
+def _rights(session: CloudSession) -> list[HealthCheck]:
     def ask() -> list[HealthCheck]:
-        market = reached.market
-        allowed, has_role = market.actions_allowed(None), reached.cloud.fleet.has_agent_role()
+        market = session.market
+        allowed, has_role = market.actions_allowed(None), session.cloud.fleet.has_agent_role()
         return [
             health.permissions(allowed, market.subscription),
             health.roles(allowed, market.subscription, has_role=has_role),
@@ -154,17 +139,11 @@ def _rights(reached: CloudSession) -> list[HealthCheck]:
     return _known("rights", ask)
 
 
-def _prices(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.models.sizes import SIZES
-    from gpuinfra.provision.health import subscription as health
-
-    return [health.prices(is_live=bool(reached.market.prices([next(iter(SIZES))]).rates))]
+def _prices(session: CloudSession) -> list[HealthCheck]:
+    return [health.prices(is_live=bool(session.market.prices([next(iter(SIZES))]).rates))]
 
 
 def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]:
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import subscription as health
-
     try:
         return ask()
     except CloudError as error:
@@ -174,18 +153,14 @@ def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]
 AT_ONCE = 4
 
 
-def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[LocatedSpec]) -> tuple[MachineHealth, ...]:
+def machines(session: CloudSession, names: Sequence[str], specs: Sequence[LocatedSpec]) -> tuple[MachineHealth, ...]:
     """Return the checks of the machines with these names, or of all."""
-    from gpuinfra.app.machine_names import chosen
-    from gpuinfra.app.machines import explained
-    from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
-
-    with explained("listing machines"):
-        rows = reached.cloud.fleet.machines()
+    with cloud_errors("listing machines"):
+        rows = session.cloud.fleet.machines()
     by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
     # Sorted by name, then group: a name that exists twice appears twice.
     parts = sorted(map(machine_of_row, rows), key=lambda part: (part.ref.name, part.ref.group))
-    wanted, absent, problems = chosen(reached.settings, names, rows)
+    wanted, absent, problems = chosen(session.settings, names, rows)
     if problems:
         raise Problem(*problems, exit_code=Exit.USAGE)
     shown = [part for part in parts if not names or (part.ref.name, part.ref.group) in wanted]
@@ -193,56 +168,36 @@ def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Locate
     ours = [part.ref for part in shown if owner_of(part) is Owner.OURS]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as pool:
         asked = [
-            pool.submit(_look, reached, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
+            pool.submit(_look, session, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
             for ref in ours
         ]
         return (
             *(each.result() for each in asked),
             *untagged,
-            *(_not_made(name, each) for name, each in absent.items()),
+            *(MachineHealth(name, "", (problem("state", str(each.note), each.help),)) for name, each in absent.items()),
         )
 
 
 def _untagged(machine: ObservedResource) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, problem
-    from gpuinfra.provision.ownership import untagged_problem
-
     (found,) = untagged_problem(machine).diagnostics
     return MachineHealth(
         machine.ref.name, machine.ref.group, (problem("tags", f"{found.summary}: {found.note}", found.help),)
     )
 
 
-def _not_made(name: str, found: Diagnostic) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, problem
-
-    return MachineHealth(name, "", (problem("state", str(found.note), found.help),))
-
-
-def _absent(name: str) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, problem
-
-    seen = "Azure has no machine of gpuinfra's with this name in the subscription"
-    return MachineHealth(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
-
-
-def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> MachineHealth:
-    from gpuinfra.models.health import MachineHealth, warning
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health.machine import examine
-
+def _look(session: CloudSession, name: str, group: str, spec: Spec | None) -> MachineHealth:
     try:
-        facts = _facts(reached, name, group, spec)
+        facts = _facts(session, name, group, spec)
     except CloudError as error:
         return MachineHealth(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
-    return MachineHealth(name, group, examine(facts)) if facts else _absent(name)
+    if facts is None:
+        seen = "gpuinfra has no machine with this name in the subscription"
+        return MachineHealth(name, "", (problem("state", seen, "`gpuinfra status` lists all machines"),))
+    return MachineHealth(name, group, machine_health.examine(facts))
 
 
-def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> HealthFacts | None:
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.health.machine import HealthFacts
-
-    cloud = reached.cloud
+def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> HealthFacts | None:
+    cloud = session.cloud
     observed = cloud.observe(name, group)
     machine = observed.part(Kind.VM)
     if machine is None:
@@ -252,27 +207,17 @@ def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> H
         machine=machine,
         schedule=observed.part(Kind.SHUTDOWN_SCHEDULE),
         role=cloud.agent_role(machine),
-        permissions=reached.market.actions_allowed(group),
+        permissions=session.market.actions_allowed(group),
         now=cloud.now(),
     )
     if machine.power != "running":
         return facts
-    return replace(_with_agent(reached, facts, observed, spec), now=cloud.now())
+    return replace(_with_agent(session, facts, observed, spec), now=cloud.now())
 
 
-def _with_agent(reached: CloudSession, facts: HealthFacts, observed: Observed, spec: Spec | None) -> HealthFacts:
-    from gpuinfra.app.agents import NoAgentError, read_agent_state
-    from gpuinfra.app.machines import with_known_key
-    from gpuinfra.provision.target import target_of
-    from gpuinfra.runner.connection.private_keys import identity_of
-    from gpuinfra.workspace import find_workspace
-
-    settings = reached.settings
-    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
+def _with_agent(session: CloudSession, facts: HealthFacts, observed: Observed, spec: Spec | None) -> HealthFacts:
     try:
-        port, simulated = reached.cloud.ssh_port, reached.cloud.simulated
-        target = target_of(observed, ssh_port=port, identity=identity, simulated=simulated)
-        state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))
+        state = read_agent_state(target_of_vm(session, observed, spec.admin.key() if spec else None))
     except NoAgentError as error:
         return replace(facts, no_agent=str(error), is_reached=error.is_reached)
     except Problem as error:

@@ -6,14 +6,22 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_names import bad_host_key, target_named
+from gpuinfra.app.plan import ssh_sources
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.app.specs import one_spec
+from gpuinfra.app.ssh_key import public_key_for
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.provision.template import make_template, notes
+from gpuinfra.runner.connection import openssh
+from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.known_hosts import host_name
+from gpuinfra.runner.docker import context
+from gpuinfra.runner.errors import HostKeyInvalid
 from gpuinfra.suggest import did_you_mean, listed
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
 
 ARM, SSH_CONFIG, DOCKER_CONTEXT = "arm", "ssh-config", "docker-context"
 
@@ -34,9 +42,9 @@ def check_format(form: str) -> None:
     _maker(form)
 
 
-def export(settings: Settings, name: str, form: str, progress: Frontend) -> Export:
+def export(settings: Settings, name: str, form: str, frontend: Frontend) -> Export:
     """Return a machine in a format: `arm`, `ssh-config` or `docker-context`."""
-    return _maker(form)(settings, name, progress)
+    return _maker(form)(settings, name, frontend)
 
 
 def _maker(form: str) -> Callable[[Settings, str, Frontend], Export]:
@@ -49,20 +57,16 @@ def _maker(form: str) -> Callable[[Settings, str, Frontend], Export]:
 
 def usage(note: str, help_line: str) -> Problem:
     """Return the Problem for an invalid option."""
-    return Problem(Diagnostic(Code.USAGE, "wrong usage", note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(Code.USAGE, "wrong usage", note, help_line, exit_code=Exit.USAGE)
 
 
 def _quoted(path: Path | str) -> str:
     return shlex.quote(str(path))
 
 
-def _arm(settings: Settings, name: str, progress: Frontend) -> Export:
-    from gpuinfra.app.machines import one_spec, ssh_sources
-    from gpuinfra.app.ssh_key import public_key_for
-    from gpuinfra.provision.template import make_template, notes
-
+def _arm(settings: Settings, name: str, frontend: Frontend) -> Export:
     spec = one_spec(settings, name)
-    key = public_key_for(settings, spec, progress, creates=True)
+    key = public_key_for(settings, spec, frontend, creates=True)
     template = make_template(spec, ssh_sources(spec, simulated=settings.cloud == "sandbox"), key)
     group = _quoted(spec.group_name)
     return Export(
@@ -77,11 +81,6 @@ def _arm(settings: Settings, name: str, progress: Frontend) -> Export:
 
 
 def _ssh_config(settings: Settings, name: str, _: Frontend) -> Export:
-    from gpuinfra.app.machines import bad_host_key, target_named
-    from gpuinfra.runner.connection import openssh
-    from gpuinfra.runner.connection.known_hosts import host_name
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     target = target_named(settings, name)
     try:
         block = openssh.standalone_block(target)
@@ -97,11 +96,6 @@ def _ssh_config(settings: Settings, name: str, _: Frontend) -> Export:
 
 
 def _docker_context(settings: Settings, name: str, _: Frontend) -> Export:
-    from gpuinfra.app.machines import bad_host_key, target_named
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.docker import context
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     target = target_named(settings, name)
     try:
         fingerprint, line = HostKey.parse(target.host_key).fingerprint, context.known_hosts_line(target)

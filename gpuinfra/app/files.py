@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def write_file(
     path: Path,
     content: str | bytes,
     settings: Settings,
-    progress: Frontend,
+    frontend: Frontend,
     *,
     ours: bool = False,
     project: Path | None = None,
@@ -33,21 +33,21 @@ def write_file(
         # Writing would replace a device with a plain file.
         raise _unwritable(path, "there is something else than a file")
     replace = ours or settings.yes
-    if path.exists() and not replace and progress.can_ask:
-        replace = progress.confirm(Question(f"{path} exists. Replace it?"))
+    if path.exists() and not replace and frontend.can_ask:
+        replace = frontend.confirm(Question(f"{path} exists. Replace it?"))
     try:
         write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content, replace=replace)
     except FileExistsError:
-        diagnostic = Diagnostic(
+        raise problem(
             Code.FILE_EXISTS,
             "file exists",
-            note=f"`{path}` was left as it is",
-            help="give another path, or `--yes` to replace it",
-        )
-        raise Problem(diagnostic, exit_code=Exit.USAGE) from None
+            f"`{path}` was left as it is",
+            "give another path, or `--yes` to replace it",
+            exit_code=Exit.USAGE,
+        ) from None
     except OSError as error:
         raise _unwritable(path, str(error.strerror)) from None
 
 
 def _unwritable(path: Path, reason: str) -> Problem:
-    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=f"`{path}`: {reason}"))
+    return problem(Code.FILE_UNWRITABLE, "file cannot be written", f"`{path}`: {reason}")

@@ -1,4 +1,4 @@
-"""The interface through which a use case reports progress and asks questions."""
+"""The interface through which a use case reports progress and asks questions, and consent to one change."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gpuinfra.app.settings import Settings
+    from gpuinfra.diagnostics import Problem
     from gpuinfra.models.events import Event, Question
     from gpuinfra.models.outputs import Frame
 
@@ -59,3 +61,9 @@ class Frontend(Protocol):
 
     def open_output(self) -> JobOutput:
         """Return the receiver for a job's output."""
+
+
+def ask_or_refuse(settings: Settings, frontend: Frontend, question: Question, refusal: Problem) -> None:
+    """Return if `--yes` was given or the user agrees; raise `refusal` otherwise, and without a terminal."""
+    if not settings.yes and not (frontend.can_ask and frontend.confirm(question)):
+        raise refusal

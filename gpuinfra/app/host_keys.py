@@ -5,18 +5,29 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.app.frontend import Frontend, ask_or_refuse
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Problem, problem
 from gpuinfra.models.events import Question
+from gpuinfra.models.target import Target
+from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.known_hosts import (
+    FOLDER,
+    PENDING,
+    check_known_key,
+    is_same_name,
+    recorded_keys,
+    target_source,
+)
+from gpuinfra.runner.connection.openssh import SshFiles
+from gpuinfra.runner.errors import HostKeyChanged, HostKeyInvalid
+from gpuinfra.workbench.targets import find_target
 
 if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.target import Target
     from gpuinfra.provision.up import FoundMachine
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.connection.openssh import SshFiles
 
 
 def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", accepted: str | None = None) -> Target:
@@ -25,25 +36,18 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
     A key or fingerprint that the user accepted takes precedence. Then the key recorded on this computer applies, and
     without one the key in the target file.
     """
-    from gpuinfra.runner.connection.known_hosts import check_known_key
-    from gpuinfra.runner.errors import HostKeyChanged, HostKeyInvalid
-
     try:
         check_known_key(target, says, keys_in_files(settings, target), accepted)
     except HostKeyInvalid:
         return target  # the caller reports an invalid key
     except HostKeyChanged as error:
         summary = "the machine's host key has changed"
-        raise Problem(Diagnostic(Code.OTHER_HOST_KEY, summary, note=str(error), help=error.help)) from error
+        raise problem(Code.OTHER_HOST_KEY, summary, str(error), error.help) from error
     return target
 
 
 def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     """Return the host key in the target's file, if there is one."""
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.errors import HostKeyInvalid
-    from gpuinfra.workbench.targets import find_target
-
     # The name may come from a tag, which others can write, so look for the default name as well.
     names = (target.name, target.machine.replace("-", "_"))
     attached = next((found for name in names if (found := find_target(settings.workspace, name))), None)
@@ -53,14 +57,11 @@ def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     return []
 
 
-def record_host_key(target: Target, source: str, progress: Frontend) -> None:
+def record_host_key(target: Target, source: str, frontend: Frontend) -> None:
     """Record the host key of a machine that the user created or attached, so that no other machine can take its name.
 
     If its target has another name, record the key for that name, too.
     """
-    from gpuinfra.runner.connection.known_hosts import PENDING, is_same_name, target_source
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     try:
         own_ssh_files().remember(target, source)
         if PENDING not in source and not is_same_name(target.machine, target.name):
@@ -70,16 +71,14 @@ def record_host_key(target: Target, source: str, progress: Frontend) -> None:
         return  # a machine deployed from an exported template, before `attach`
     except (OSError, Problem) as error:
         reason = error.strerror if isinstance(error, OSError) else error.diagnostics[0].summary
-        progress.note(f"the host key of {target.machine} cannot be recorded on this computer: {reason}")
+        frontend.note(f"the host key of {target.machine} cannot be recorded on this computer: {reason}")
 
 
-def record_first_use(target: Target, progress: Frontend) -> None:
+def record_first_use(target: Target, frontend: Frontend) -> None:
     """Record the host key of a machine that only a file names, so that a changed file cannot lead elsewhere."""
-    from gpuinfra.runner.connection.known_hosts import recorded_keys
-
     names = (target.machine, target.name)
     if target.address and not all(recorded_keys(replace(target, machine=name)) for name in names):
-        record_host_key(target, "", progress)
+        record_host_key(target, "", frontend)
 
 
 def forget_host_key(target: Target, source: str) -> None:
@@ -95,23 +94,16 @@ def source_of_up(subscription: str, group: str) -> str:
 
 def pending(source: str) -> str:
     """Return the mark for a key whose machine is about to be created; another `up` may create it at the same time."""
-    from gpuinfra.runner.connection.known_hosts import PENDING
-
     return f"{source}{PENDING}{os.urandom(4).hex()}"
 
 
 def own_ssh_files() -> SshFiles:
     """Return the files that hold this user's host keys."""
-    from pathlib import Path
-
-    from gpuinfra.runner.connection.known_hosts import FOLDER
-    from gpuinfra.runner.connection.openssh import SshFiles
-
     try:
         return SshFiles(Path(FOLDER).expanduser())
     except RuntimeError as error:
         note = f"host keys are kept in `{FOLDER}`, and HOME is not set"
-        raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no home folder", note=note, help="set HOME")) from error
+        raise problem(Code.FILE_NOT_FOUND, "no home folder", note, "set HOME") from error
 
 
 @dataclass
@@ -122,7 +114,7 @@ class MachineTrust:
     named: Target
     """The names of machine and target, with the host key for a new machine."""
     source: str
-    progress: Frontend
+    frontend: Frontend
     accepted: str | None = None
     """The host key or fingerprint that the user accepts."""
     _checked: set[str] = field(default_factory=set)
@@ -136,7 +128,7 @@ class MachineTrust:
 
     def record_pending(self, key: str) -> None:
         """Record the key of a machine that is about to be created."""
-        record_host_key(replace(self.named, host_key=key), pending(self.source), self.progress)
+        record_host_key(replace(self.named, host_key=key), pending(self.source), self.frontend)
 
     def check_target(self, target: Target) -> None:
         """Raise Problem if the machine is neither new nor checked, because another `up` created it first."""
@@ -147,18 +139,14 @@ class MachineTrust:
 
     def _require_consent(self, target: Target, created: str) -> None:
         if self.accepted is None:
-            _require_known_machine(self.settings, target, self.progress, created)
+            _require_known_machine(self.settings, target, self.frontend, created)
 
 
-def _require_known_machine(settings: Settings, target: Target, progress: Frontend, created: str) -> None:
+def _require_known_machine(settings: Settings, target: Target, frontend: Frontend, created: str) -> None:
     """Return if this computer has used the machine before or the user consents; else raise Problem.
 
     Someone else may have created it under the name in a spec, to receive the user's jobs and secrets.
     """
-    from gpuinfra.runner.connection.host_key import HostKey
-    from gpuinfra.runner.connection.known_hosts import recorded_keys
-    from gpuinfra.runner.errors import HostKeyInvalid
-
     try:
         fingerprint = HostKey.parse(target.host_key).fingerprint
     except HostKeyInvalid:
@@ -173,13 +161,12 @@ def _require_known_machine(settings: Settings, target: Target, progress: Fronten
     since = f"; created {created.partition('.')[0]}" if created else ""
     found = f"exists, and {here}; host key {fingerprint}{since}"
     if settings.yes:
-        progress.note(f"{target.machine} {found}; used because of --yes")
-        return
-    if progress.can_ask and progress.confirm(Question("Use this machine?", f"{target.machine} {found}")):
+        frontend.note(f"{target.machine} {found}; used because of --yes")
         return
     summary, note = "the machine is not known here", f"`{target.machine}` {found}; nothing was sent to it"
     help_line = (
         "someone else may have created it under this name. If the key is the right one, accept it: "
         f"`gpuinfra up SPEC --host-key {fingerprint}`; `--yes` accepts any key"
     )
-    raise Problem(Diagnostic(Code.UNKNOWN_HOST_KEY, summary, note=note, help=help_line))
+    refusal = problem(Code.UNKNOWN_HOST_KEY, summary, note, help_line)
+    ask_or_refuse(settings, frontend, Question("Use this machine?", f"{target.machine} {found}"), refusal)

@@ -20,19 +20,19 @@ WITHOUT_CONTAINERS = (
 )
 
 
-def init(settings: Settings, path: Path | None, progress: Frontend) -> list[Path]:
+def init(settings: Settings, path: Path | None, frontend: Frontend) -> list[Path]:
     """Write a commented starter spec and the schema for editors next to it; return both files."""
     from gpuinfra.parse.schema import SCHEMA_FILE, is_ours
     from gpuinfra.templates import read_template
 
     spec = _destination(settings, path)
     content = starter(read_template("starter.yaml"), sandbox=settings.cloud == "sandbox")
-    write_file(spec, content, settings, progress)
+    write_file(spec, content, settings, frontend)
     schema = spec.with_name(SCHEMA_FILE)
     # A schema that gpuinfra wrote can be replaced at any time; any other file with that name is the user's.
     if schema.exists() and not is_ours(schema):
         return [spec]
-    write_file(schema, schema_text(), settings, progress, ours=True)
+    write_file(schema, schema_text(), settings, frontend, ours=True)
     return [spec, schema]
 
 
@@ -56,8 +56,7 @@ def starter(template: str, *, sandbox: bool) -> str:
 
 
 def _destination(settings: Settings, path: Path | None) -> Path:
-    from gpuinfra.workspace import find_workspace
 
     if path is None:
-        return find_workspace(settings.workspace) / DEFAULT
+        return settings.folder / DEFAULT
     return path / DEFAULT if path.is_dir() else path

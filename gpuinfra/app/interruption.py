@@ -1,106 +1,33 @@
-"""Handle Ctrl-C: when to interrupt, and how to report what exists and is billed afterwards."""
+"""Handle signals: when Ctrl-C and a closed terminal interrupt, and the defaults for programs that are started."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import shlex
+import select
 import signal
+import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession, Named
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.events import MachineState
-
-LOOK_SECONDS = 3.0
 STREAMS = (0, 1, 2)
 TOGETHER_SECONDS = 1.0
 POSTPONE_TIMES, POSTPONE_SECONDS = 200, 0.01
 PACKAGE = "gpuinfra"
-HANDLERS = frozenset({__name__, "gpuinfra.cli.signals"})
+WAKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+WAKE_TIMES, WAKE_SECONDS = 20, 0.05
+CLOSE_SECONDS = 2.0
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # They acquire locks with `lock.acquire()` before a `try`.
 LOCKING = frozenset({"logging", "paramiko"})
 
 
 class TerminalClosedError(KeyboardInterrupt):
     """The interrupt caused by a closed terminal, pipe or SSH session: the user did not ask to cancel a job."""
-
-
-def say_what_exists(reached: CloudSession, name: str, group: str | None, progress: Frontend) -> None:
-    """Look once more at the machine, briefly because the user wants to leave, and report what exists."""
-    from gpuinfra.models.events import Interrupted
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.target import stops_at
-
-    reached.cloud.interrupt.clear()
-    reached.cloud.grant(LOOK_SECONDS)
-    try:
-        observed = reached.cloud.observe(name, group)
-    except (CloudError, KeyboardInterrupt):
-        observed = None
-    resources = None if observed is None else [str(part.ref) for part in observed.ours()]
-    stops = stops_at(observed) if observed else None
-    progress.show(Interrupted(name, resources, stops, simulated=reached.cloud.simulated))
-
-
-def say_states(
-    settings: Settings, machines: Sequence[Named], frontend: Frontend, *, delete: bool = False, is_down: bool = False
-) -> None:
-    """Look once more at each machine, briefly, and report which are on, off or unknown, and what to run next."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from gpuinfra.models.events import CommandInterrupted
-
-    fresh = replace(settings, interrupt=None)
-    with ThreadPoolExecutor(max(1, len(machines)), thread_name_prefix="look") as pool:
-        states = list(pool.map(lambda each: _state_of(fresh, each), machines))
-    left = [each.name for each in states if each.power in ({"on", "unknown"} if not delete else _NOT_GONE)]
-    options = f"{' --delete' if delete else ''}{' --sandbox' if settings.cloud == 'sandbox' else ''}"
-    command = f"`gpuinfra down {shlex.join(left)}{options}`"
-    if is_down:
-        text = f"{command} continues" if left else "all machines are off"
-    else:
-        text = "run the same command again to continue" + (f", or {command} to switch them off" if left else "")
-    frontend.show(CommandInterrupted(states, text))
-
-
-_NOT_GONE = frozenset({"on", "off", "unknown"})
-
-
-def _state_of(settings: Settings, machine: Named) -> MachineState:
-    """Return a machine's state according to Azure, and its price per hour in the shipped list."""
-    from gpuinfra.app.access import open_cloud
-    from gpuinfra.models.events import MachineState
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.market.price_list import shipped_prices
-    from gpuinfra.provision.names import default_group, ref_of
-    from gpuinfra.provision.power import DEALLOCATED
-    from gpuinfra.provision.waiting import Deadline
-
-    try:
-        cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
-        found = cloud.look(ref_of(Kind.VM, machine.group or default_group(machine.name), machine.name))
-    except (CloudError, Problem):
-        return MachineState(machine.name, "unknown")
-    if found is None:
-        return MachineState(machine.name, "absent")
-    if found.power == DEALLOCATED:
-        return MachineState(machine.name, "off")
-    size = str((found.properties.get("hardwareProfile") or {}).get("vmSize") or "")
-    is_spot = str(found.properties.get("priority") or "").casefold() == "spot"
-    return MachineState(machine.name, "on", shipped_prices().price(size, found.region, spot=is_spot))
 
 
 class Interrupts:
@@ -171,12 +98,12 @@ def is_safe(frame: FrameType | None) -> bool:
     module = _module(frame)
     if module == "threading":
         return frame.f_code.co_name == "wait" and "gotit" in frame.f_locals
-    return module.partition(".")[0] == PACKAGE and module not in HANDLERS
+    return module.partition(".")[0] == PACKAGE and module != __name__
 
 
 def may_wait(frame: FrameType) -> bool:
     """Return whether this code acquires nothing while it stays here. Another handler may run on top of any code."""
-    if _module(frame) in HANDLERS:
+    if _module(frame) == __name__:
         return False
     each: FrameType | None = frame
     while each is not None:
@@ -217,3 +144,106 @@ def safe_interrupts() -> Iterator[None]:
         if interrupts.cancel():
             signal.raise_signal(signal.SIGINT)
         signal.signal(signal.SIGALRM, alarm)
+
+
+@contextlib.contextmanager
+def handled_signals() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and a closed terminal interrupt; what is started from here begins with default signals.
+
+    A shell without job control starts `gpuinfra … &` with SIGINT and SIGQUIT ignored, and Python leaves it at that: a
+    `run` that `kill -INT` cannot end is a machine that stays on. An ignored SIGHUP is what `nohup` asks for, and stays.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts = Interrupts()
+    changed = (*INTERRUPTING, signal.SIGQUIT, signal.SIGCHLD, signal.SIGALRM, signal.SIGURG)
+    before = {number: handler for number in changed if (handler := signal.getsignal(number)) is not None}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupts)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, interrupts)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        # Programs inherit what is ignored, but not what has a handler that does nothing.
+        signal.signal(signal.SIGQUIT, _do_nothing)
+    # A parent can leave signals blocked, too, and then none of them arrives.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, changed)
+    # Where it is ignored, the exit codes of children are lost, and Python takes each for a success.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    waker = MainThreadWaker()
+    try:
+        yield
+    finally:
+        interrupts.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        waker.close()
+
+
+def restore_signals() -> None:
+    """Undo what Python ignores, before another program takes the place of this one."""
+    # A timer survives that, and its signal would end the other program.
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def let_signals_end() -> None:
+    """Let a signal end the program at once, before and after its command: then there is nothing to clear up."""
+    for number in INTERRUPTING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class MainThreadWaker:
+    """Interrupts the main thread when a signal arrives, however it waits.
+
+    Python runs signal handlers in the main thread, between two instructions. A signal that arrives just before a wait
+    for a lock begins, or in another thread, does not end that wait: Ctrl-C would have no effect until the wait is over.
+    """
+
+    def __init__(self) -> None:
+        self._main, self._closed = threading.get_ident(), threading.Event()
+        self._received, self._sent = os.pipe()
+        os.set_blocking(self._sent, False)
+        signal.signal(signal.SIGURG, _do_nothing)
+        self._before = signal.set_wakeup_fd(self._sent, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        signal.set_wakeup_fd(self._before)
+        self._closed.set()
+        os.close(self._sent)
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():  # otherwise a child has the other end, too, and the number is in use
+            os.close(self._received)
+
+    def _run(self) -> None:
+        while numbers := os.read(self._received, 64):
+            if any(number in WAKING for number in numbers):
+                # More than once: the main thread may not wait yet.
+                for _ in range(WAKE_TIMES):
+                    signal.pthread_kill(self._main, signal.SIGURG)
+                    if self._closed.wait(WAKE_SECONDS):
+                        break
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    return
+
+
+def leave_closed_streams() -> None:
+    """Drop standard streams that are no longer read, as in `gpuinfra run … | head`; the log has the output."""
+    # Otherwise every flush would try to write the buffered text again.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in [each for each in (sys.stdout, sys.stderr) if _is_closed(each.fileno())] or [sys.stdout]:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _is_closed(number: int) -> bool:
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))

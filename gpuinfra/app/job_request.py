@@ -10,7 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
+from gpuinfra.app.frontend import ask_or_refuse
+from gpuinfra.diagnostics import Code, Exit, Problem, Severity, problem
 from gpuinfra.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # More than real variables ever need, and a limit for endless files.
-LONGEST_FILE = 4 << 20
+MAX_FILE_BYTES = 4 << 20
 
 
 class OnInterrupt(StrEnum):
@@ -90,7 +91,7 @@ def with_request(job: JobSpec, request: JobRequest) -> JobSpec:
 
     script = request.script or job.script
     if not script:
-        raise usage("no script", "which script is to run?", "for example `gpuinfra submit -c my_dsvm train.py`")
+        raise usage("no script", "no script was given", "for example `gpuinfra submit -c my_dsvm train.py`")
     gpus = parse_gpus(request.gpus) if request.gpus is not None else None
     if request.gpus is not None and gpus is None:
         help_line = "`all`, how many as `2`, or which ones as `0,1` or `device=0`"
@@ -126,7 +127,7 @@ def with_request(job: JobSpec, request: JobRequest) -> JobSpec:
 
 def usage(summary: str, note: str, help_line: str | None = None, code: Code = Code.USAGE) -> Problem:
     """Return the Problem for an invalid option."""
-    return Problem(Diagnostic(code, summary, note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(code, summary, note, help_line, exit_code=Exit.USAGE)
 
 
 def size_of(option: str, text: str | None) -> int | None:
@@ -137,7 +138,7 @@ def size_of(option: str, text: str | None) -> int | None:
         return None
     found = parse_size(text)
     if not found:
-        raise usage("invalid size", f"`{option} {text}` is no size", "for example `512m`, `16g`")
+        raise usage("invalid size", f"`{option} {text}` is not a size", "for example `512m`, `16g`")
     return found
 
 
@@ -172,7 +173,10 @@ def build_secrets_of(names: Iterable[str]) -> dict[str, str]:
 
 def _own(name: str, shown: str) -> str:
     if not _NAME.fullmatch(name):
-        raise usage("invalid variable", f"{shown} is no name of one: the value is taken from the environment")
+        raise usage(
+            "invalid variable",
+            f"{shown} is not a variable name; give only the name, its value is read from the environment",
+        )
     value = os.environ.get(name)
     if value is None:
         raise usage(
@@ -188,8 +192,8 @@ def _read_file(file: Path) -> dict[str, str]:
     """Read lines of `NAME=VALUE`, or `NAME` for a variable of this shell. Never show a line."""
     try:
         with file.open("rb") as stream:
-            content = stream.read(LONGEST_FILE + 1)
-        lines = content.decode("utf-8").splitlines() if len(content) <= LONGEST_FILE else None
+            content = stream.read(MAX_FILE_BYTES + 1)
+        lines = content.decode("utf-8").splitlines() if len(content) <= MAX_FILE_BYTES else None
     except OSError as error:
         raise usage("file cannot be read", f"`{file}`: {error.strerror}", code=Code.FILE_UNREADABLE) from None
     except UnicodeDecodeError:
@@ -202,7 +206,7 @@ def _read_file(file: Path) -> dict[str, str]:
             continue
         name, mark, value = line.lstrip().removeprefix("export ").partition("=")
         if not _NAME.fullmatch(name.strip()):
-            raise usage("invalid variable", f"`{file}`, line {number}: expected NAME=VALUE", "it is shown nowhere")
+            raise usage("invalid variable", f"`{file}`, line {number}: expected NAME=VALUE", "the line is not shown")
         found[name.strip()] = value if mark else _own(name.strip(), f"`{file}`, line {number}")
     return found
 
@@ -212,7 +216,7 @@ HIDING = {"", "-1", "none", "void", "NoDevFiles"}
 
 
 def _timeout_of(request: JobRequest) -> float | None:
-    from gpuinfra.app.durations import short_seconds_of
+    from gpuinfra.app.options import short_seconds_of
 
     if request.timeout is None:
         return None
@@ -243,7 +247,7 @@ def _check_hidden_gpus(job: JobSpec) -> None:
     value = {**job.variables, **job.secrets}.get(VISIBLE, "all")
     if job.requires_gpu and value.strip() in HIDING:
         place = job.source_of(VISIBLE, value)
-        note = f"`{VISIBLE}={value}` hides every GPU from the job, and it is to have one; it is set {place}"
+        note = f"`{VISIBLE}={value}` hides every GPU from the job, which needs one; it is set {place}"
         raise usage("no GPU for the job", note, "remove the variable; `--gpus` says which GPUs", Code.NO_GPU)
 
 
@@ -263,7 +267,7 @@ def check_packages(job: JobSpec) -> None:
     diagnostics = [finding.diagnostic for finding in cpu_only_in(job.conda, [use])]
     found = [each for each in diagnostics if each.severity is Severity.ERROR]
     if found:
-        raise Problem(*(replace(each, help=each.help or "`gpuinfra lint --fix` mends it") for each in found))
+        raise Problem(*(replace(each, help=each.help or "`gpuinfra lint --fix` repairs it") for each in found))
 
 
 def check_job_destination(workspace: Path, job: JobSpec) -> None:
@@ -277,7 +281,7 @@ def check_job_destination(workspace: Path, job: JobSpec) -> None:
     name, target = job.configuration, job.target
     if name in BUILT_IN and not target.address:
         return
-    from gpuinfra.app.machines import check_specs_agree, has_target
+    from gpuinfra.app.specs import check_specs_agree, has_target
     from gpuinfra.runner.connection.known_hosts import is_same_name
     from gpuinfra.workbench.project import load_project
     from gpuinfra.workbench.targets import check_destination
@@ -290,7 +294,7 @@ def check_job_destination(workspace: Path, job: JobSpec) -> None:
         check_destination(load_project(workspace), name)
 
 
-def confirm_local_job(job: JobSpec, settings: Settings, progress: Frontend) -> None:
+def confirm_local_job(job: JobSpec, settings: Settings, frontend: Frontend) -> None:
     """Ask before a job runs on this computer under another name than `local` and `docker`.
 
     The project may come from others, and its files decide what the name means. Without a terminal only `--yes` is
@@ -304,19 +308,12 @@ def confirm_local_job(job: JobSpec, settings: Settings, progress: Frontend) -> N
     from gpuinfra.models.events import Question
 
     file = f"aml_config/{name}.runconfig" if target.name in BUILT_IN else f"aml_config/{target.name}.compute"
-    question = f"`{file}` says that `{name}` is this computer, not a machine. Run it here?"
-    if progress.can_ask and progress.confirm(Question(question)):
-        return
+    found = f"`{file}` says that `{name}` is this computer, not a machine"
     built_in = next(each for each, kind in BUILT_IN.items() if kind == target.type)
-    raise Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this job would run on this computer",
-            note=f"`{file}` says that `{name}` is this computer, not a machine; nothing was run",
-            help=f"use `-c {built_in}`, or give `--yes` if you trust this project",
-        ),
-        exit_code=Exit.USAGE,
-    )
+    summary = "this job would run on this computer"
+    help_line = f"use `-c {built_in}`, or give `--yes` if you trust this project"
+    refusal = problem(Code.NEEDS_CONSENT, summary, f"{found}; nothing was run", help_line, exit_code=Exit.USAGE)
+    ask_or_refuse(settings, frontend, Question(f"{found}. Run it here?"), refusal)
 
 
 def _is_other_machine(target: Target, name: str) -> bool:

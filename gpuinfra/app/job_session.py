@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.app.access import cloud_of, power_of
-from gpuinfra.app.interruption import TerminalClosedError
+from gpuinfra.app.interruption import TerminalClosedError, leave_closed_streams
 from gpuinfra.app.job_request import OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
 from gpuinfra.app.run_control import never_began
@@ -51,7 +48,7 @@ class JobSession:
 
     workspace: Workspace
     job: JobSpec
-    progress: Frontend
+    frontend: Frontend
     sink: JobOutput
     on_interrupt: OnInterrupt
     spec: Spec | None = None
@@ -59,13 +56,13 @@ class JobSession:
     without_terminal: OnInterrupt = OnInterrupt.DETACH
     """What Ctrl-C does without a terminal to ask."""
     after_run: str | None = None
+    """What `run` does with the machine afterwards; None for `submit`."""
+    stops_machine: bool = False
+    """Whether the machine is to be deallocated or deleted after the job."""
     was_interrupted: bool = False
     """Whether Ctrl-C has already ended the job. A second Ctrl-C does not wait for the outputs."""
     neighbours: list[RemoteRun] | None = None
-    """Other runs on the target, from any workspace, queried if the machine is to stop afterwards.
-
-    None if the target was not queried or did not answer.
-    """
+    """Other runs on the target, from any workspace; None if it was not asked or did not answer."""
     is_off: bool = False
     """Whether the machine was found off: evicted, or stopped by its agent or another client."""
     run: Run = field(init=False)
@@ -74,10 +71,10 @@ class JobSession:
         run = _new_run(self.job, self.spec)
         self.run = replace(run, after_run=self.after_run)
 
-    def go(self) -> Run:
-        """Start the job, follow it and fetch its outputs. Return the run, which is still running after a detach."""
+    def run_to_end(self) -> None:
+        """Start the job, follow it and fetch its outputs. With `detach`, return as soon as it runs."""
         try:
-            return self._go()
+            self._run()
         except KeyboardInterrupt:
             if self.run.state is RunState.PREPARING and self.run.job is None:  # there is nothing to follow
                 end: dict[str, Any] = {"state": RunState.CANCELLED, "reason": INTERRUPTED, "ended": datetime.now(UTC)}
@@ -88,18 +85,18 @@ class JobSession:
                     history.update(history.find(self.run.id).id, **end)
             raise
 
-    def _go(self) -> Run:
+    def _run(self) -> None:
         from gpuinfra.app.settlement import settle_runs
         from gpuinfra.runner.errors import job_problems
 
         target = self.job.target
         with (
-            linked(target, self.progress, send_credentials=self.job.send_credentials) as link,
+            linked(target, self.frontend, send_credentials=self.job.send_credentials) as link,
             job_problems(target.name),
         ):
             if self.machine:
-                is_there = self.after_run is not None
-                link.power = power_of(self._cloud, self.machine, is_there=is_there, resource_id=target.resource_id)
+                power = power_of(self._cloud, self.machine, is_there=self.is_of_run, resource_id=target.resource_id)
+                link.power = power
             link.warm_up(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
             try:
@@ -108,18 +105,19 @@ class JobSession:
                     record.begin()
                     with self._renewing(record, heartbeat):
                         self._begin(record, link)
-                        return record.run if self.detach else self._followed(record, link, log, heartbeat)
+                        if not self.detach:
+                            self._follow(record, link, log, heartbeat)
             finally:
                 self.run = record.run
                 self.is_off = link.is_off
                 if link.is_off and self.job.tracked:
                     (self.run,) = settle_runs(self.workspace.settings, [record.run]).runs
-                if self.after_run is not None:
-                    self._look_around(link)
+                if self.stops_machine:
+                    self._find_neighbours(link)
                 if not self.job.tracked:
                     _leave_no_trace(record)
 
-    def _look_around(self, link: Link) -> None:
+    def _find_neighbours(self, link: Link) -> None:
         from gpuinfra.runner.errors import ConnectError, JobError
         from gpuinfra.runner.jobs.remote_runs import list_runs
 
@@ -134,6 +132,11 @@ class JobSession:
         return self.run
 
     @property
+    def is_of_run(self) -> bool:
+        """Whether `run` prepared the machine for this job: then the job is followed to its end if possible."""
+        return self.after_run is not None
+
+    @property
     def machine(self) -> Spec | MachineId | None:
         """Our machine that the job runs on, or None."""
         return machine_of(self.job.target, self.spec)
@@ -146,7 +149,7 @@ class JobSession:
         """Renew the machine's lease while the job works; a target without a machine has no lease."""
         if self.machine is None:
             return contextlib.nullcontext()
-        return renewing(self._cloud, self.machine, self.progress, _without_work(record, heartbeat))
+        return renewing(self._cloud, self.machine, self.frontend, _without_work(record, heartbeat))
 
     @property
     def _first_heartbeat(self) -> dict[str, Any]:
@@ -160,10 +163,10 @@ class JobSession:
 
         return Heartbeat(link, self.run.id, self._first_heartbeat)
 
-    def _followed(self, record: Record, link: Link, log: LogFile, heartbeat: Heartbeat) -> Run:
+    def _follow(self, record: Record, link: Link, log: LogFile, heartbeat: Heartbeat) -> None:
         from gpuinfra.runner.jobs.follower import JobFollower
 
-        return self._to_the_end(JobFollower(link, record, log, self.progress, self.sink, heartbeat=heartbeat))
+        self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, heartbeat=heartbeat))
 
     def _begin(self, record: Record, link: Link) -> None:
         from gpuinfra.app.host_keys import record_first_use
@@ -177,8 +180,8 @@ class JobSession:
             link=link,
             record=record,
             project=self.workspace.project_key(),
-            progress=self.progress,
-            output=self.progress.note,
+            progress=self.frontend,
+            output=self.frontend.note,
             first_heartbeat=self._first_heartbeat,
             abandoned=[run.id for run in abandoned],
         )
@@ -196,7 +199,7 @@ class JobSession:
                     record.change(state=state, ended=datetime.now(UTC), reason=_reason(error), job=None)
             raise
         if self.job.target.address:
-            record_first_use(self.job.target, self.progress)
+            record_first_use(self.job.target, self.frontend)
         with contextlib.suppress(Problem):  # the next start tries again
             for run in abandoned:
                 never_began(self.workspace, run)
@@ -218,16 +221,18 @@ class JobSession:
         """The folder with its log and outputs."""
         return self.workspace.run_folder(self.run.id)
 
-    def _to_the_end(self, following: JobFollower) -> Run:
+    def _to_the_end(self, following: JobFollower) -> None:
         while True:
             try:
-                return following.follow_to_end()
+                following.follow_to_end()
             except BrokenPipeError:
                 self._reader_left(following)
             except KeyboardInterrupt as interrupt:
                 if self.was_interrupted:
                     raise
                 self._follow_decision(following, self._decide(following, interrupt), interrupt)
+            else:
+                return
 
     def _follow_decision(self, following: JobFollower, decision: OnInterrupt, interrupt: KeyboardInterrupt) -> None:
         """Detach, which raises the interrupt; cancel the job; or do nothing, to keep following it."""
@@ -235,7 +240,7 @@ class JobSession:
             case OnInterrupt.DETACH:
                 following.heartbeat.detach()
                 if not following.record.run.state.is_over:
-                    self.give_time()
+                    self.extend_lease()
                 raise interrupt
             case OnInterrupt.CANCEL:
                 self.was_interrupted = True
@@ -243,21 +248,21 @@ class JobSession:
 
     def _reader_left(self, following: JobFollower) -> None:
         """Report and decide what happens to the job: `run` follows it to its end, `submit` detaches or cancels."""
-        _leave_closed_streams()
-        if self.after_run is not None:  # a machine that is to stop afterwards must not stay on
-            self.progress.note("standard output was closed: the job is followed to its end")
+        leave_closed_streams()
+        if self.is_of_run:  # a machine that is to stop afterwards must not stay on
+            self.frontend.note("standard output was closed: the job is followed to its end")
             return
         # A run that is not tracked could not be found again.
         is_cancelled = self.on_interrupt is OnInterrupt.CANCEL or not self.job.tracked
         what = "is cancelled" if is_cancelled else "keeps running, and the client detaches from it"
-        self.progress.note(f"standard output was closed: the job {what}")
+        self.frontend.note(f"standard output was closed: the job {what}")
         decision = OnInterrupt.CANCEL if is_cancelled else OnInterrupt.DETACH
         self._follow_decision(following, decision, TerminalClosedError())
 
-    def give_time(self) -> None:
+    def extend_lease(self) -> None:
         """Extend the lease by the job's time limit, because no client will renew it."""
         if self.machine:
-            renew_for(self._cloud, self.machine, self.job.timeout, self.progress)
+            renew_for(self._cloud, self.machine, self.job.timeout, self.frontend)
 
     def _cancel(self, following: JobFollower) -> None:
         from gpuinfra.runner.background import in_thread
@@ -268,7 +273,7 @@ class JobSession:
         if following.record.run.state.is_over:
             return  # it has already ended, and only its outputs are missing
         following.record.change(reason=StopReason.CANCELLED.value)
-        self.progress.note("cancelling")
+        self.frontend.note("cancelling")
         link, run = following.link, following.record.run
         policy = link.retry_policy(CANCEL_SECONDS, retry_engine=True)
         try:
@@ -288,16 +293,16 @@ class JobSession:
         """Decide what happens to the job. Ask only if a person can answer; `ask` then means to keep following."""
         if following.record.run.state.is_over:
             # There is nothing to cancel. Outputs can be fetched later, except from a machine that is about to stop.
-            return OnInterrupt.DETACH if self.after_run is None else OnInterrupt.CANCEL
+            return OnInterrupt.CANCEL if self.is_of_run else OnInterrupt.DETACH
         if not self.job.tracked:
             return OnInterrupt.CANCEL  # no command could find it again
         if self.on_interrupt is not OnInterrupt.ASK:
             return self.on_interrupt
-        if not self.progress.can_ask:
+        if not self.frontend.can_ask:
             # A closed terminal does not cancel the job. The machine still stops: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
-        question = "The job goes on. Detach from it, cancel it, or go on watching? [d/c/g]"
-        answer = self.progress.ask_choice(question, "d", lambda: following.heartbeat.ended is not None)
+        question = "The job keeps running. Detach from it, cancel it, or keep following? [d/c/g]"
+        answer = self.frontend.ask_choice(question, "d", lambda: following.heartbeat.ended is not None)
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 
 
@@ -317,21 +322,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, Problem):
         return error.diagnostics[0].summary
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else str(error)[:300]
-
-
-def _leave_closed_streams() -> None:
-    """Drop standard streams that are no longer read, as in `gpuinfra run … | head`; the log has the output."""
-    # Otherwise every flush would try to write the buffered text again.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in [each for each in (sys.stdout, sys.stderr) if _is_closed(each.fileno())] or [sys.stdout]:
-        os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
-def _is_closed(number: int) -> bool:
-    poll = select.poll()
-    poll.register(number, select.POLLOUT)
-    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _leave_no_trace(record: Record) -> None:

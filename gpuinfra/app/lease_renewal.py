@@ -44,31 +44,31 @@ AFTERWARDS = timedelta(minutes=10)
 
 
 def renewing(
-    settings: Settings, spec: Spec | MachineId | None, progress: Frontend, without_work: Callable[[], float]
+    settings: Settings, machine: Spec | MachineId | None, frontend: Frontend, without_work: Callable[[], float]
 ) -> AbstractContextManager[object]:
     """Return a context that renews the lease. `without_work` returns for how many seconds the job has done nothing.
 
     A machine without a spec here has its terms in its tags.
     """
-    if spec is None:
+    if machine is None:
         return nullcontext()
-    return LeaseRenewal(spec, lambda: _open(settings, spec), progress.note, without_work)
+    return LeaseRenewal(machine, lambda: _open(settings, machine), frontend.note, without_work)
 
 
-def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None, progress: Frontend) -> None:
+def renew_for(settings: Settings, machine: Spec | MachineId, seconds: float | None, frontend: Frontend) -> None:
     """Renew the lease once for a detached job, until its time limit if it has one. A failure only causes a note."""
     try:
-        cloud = _open(settings, spec)
-        machine = _look(cloud, spec)
-        if machine is None:
+        cloud = _open(settings, machine)
+        vm = _look(cloud, machine)
+        if vm is None:
             return
         longest = AFTERWARDS + timedelta(seconds=seconds) if seconds else timedelta()
-        to = cloud.now() + max(_terms(machine, spec).lease, longest)
-        renewed = _renew(cloud, spec, to)
+        to = cloud.now() + max(_terms(vm, machine).lease, longest)
+        renewed = _renew(cloud, machine, to)
         if renewed.needs_schedule:
-            progress.note(only_schedule(spec.name, renewed.until))
+            frontend.note(only_schedule(machine.name, renewed.until))
     except Problem as problem:
-        progress.note(_trouble(spec, problem))
+        frontend.note(_trouble(machine, problem))
 
 
 class LeaseRenewal:
@@ -76,13 +76,13 @@ class LeaseRenewal:
 
     def __init__(
         self,
-        spec: Spec | MachineId,
+        machine: Spec | MachineId,
         opener: Callable[[], Cloud],
         note: Callable[[str], None],
         without_work: Callable[[], float],
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spec, self._opener, self._note, self._without_work = spec, opener, note, without_work
+        self._machine, self._opener, self._note, self._without_work = machine, opener, note, without_work
         self._cloud: Cloud | None = None
         self._wall = wall
         self._seen: tuple[datetime, float] | None = None
@@ -114,23 +114,23 @@ class LeaseRenewal:
                 pause = self.look()
             except Problem as problem:
                 pause = LONGEST_SECONDS
-                self._say(_trouble(self._spec, problem))
+                self._say(_trouble(self._machine, problem))
             except Exception as error:  # the job continues: other layers also stop the machine
                 pause = LONGEST_SECONDS
                 logger.debug("the lease was not looked at", exc_info=True)
-                self._say(f"the lease of {self._spec.name} cannot be looked at: {error}")
+                self._say(f"the lease of {self._machine.name} cannot be looked at: {error}")
 
     def look(self) -> float:
         """Renew the lease if needed, and return the seconds until the next look."""
         cloud = self._cloud = self._cloud or self._opener()
         cloud.grant(CLOUD_SECONDS)
-        machine = _look(cloud, self._spec)
-        if machine is None:
+        vm = _look(cloud, self._machine)
+        if vm is None:
             return LONGEST_SECONDS
-        terms, now = _terms(machine, self._spec), cloud.now()
+        terms, now = _terms(vm, self._machine), cloud.now()
         pace = self._pace(now)
         self._note_work(now, pace)
-        self._keep(cloud, machine, terms, now)
+        self._keep(cloud, vm, terms, now)
         pause = min(LONGEST_SECONDS, terms.lease.total_seconds() / LOOKS_A_LEASE / pace)
         return max(SHORTEST_SECONDS, pause)
 
@@ -154,39 +154,41 @@ class LeaseRenewal:
         if until and before and until != before:
             self._is_released = until < before and until - now <= RELEASED
 
-    def _keep(self, cloud: Cloud, machine: ObservedResource, terms: Terms, now: datetime) -> None:
+    def _keep(self, cloud: Cloud, vm: ObservedResource, terms: Terms, now: datetime) -> None:
         from gpuinfra.provision import tags
 
-        until = tags.moment(machine.tags, tags.LEASE_UNTIL)
+        until = tags.moment(vm.tags, tags.LEASE_UNTIL)
         self._note_release(until, now)
         length = min(terms.lease, SCHEDULE_LENGTH) if self._needs_schedule else terms.lease
         if until is None or until - now >= length / 2 or until == self._capped_at:
             return
         if self._is_released:
-            self._say(f"someone released the lease of {self._spec.name}: it ends at {until:%H:%M} UTC")
+            self._say(f"someone released the lease of {self._machine.name}: it ends at {until:%H:%M} UTC")
             return
         if self._worked is None or now - self._worked > terms.idle:
             self._say(
-                f"the job prints nothing and its GPU is idle: the lease of {self._spec.name} is not renewed, "
+                f"the job prints nothing and its GPU is idle: the lease of {self._machine.name} is not renewed, "
                 f"and ends at {until:%H:%M} UTC"
             )
             return
         with self._changing:
             if self._over.is_set():
                 return
-            renewed = _renew(cloud, self._spec)
-        logger.debug("the lease of %s goes on until %s", self._spec.name, renewed.until)
+            renewed = _renew(cloud, self._machine)
+        logger.debug("the lease of %s now ends at %s", self._machine.name, renewed.until)
         if renewed.old_stop:
             self._say(
-                f"Azure's daily schedule may still stop {self._spec.name} at {renewed.old_stop:%H:%M} UTC: "
+                f"Azure's daily schedule may still stop {self._machine.name} at {renewed.old_stop:%H:%M} UTC: "
                 "its lease was renewed less than 31 minutes before"
             )
         self._needs_schedule = renewed.needs_schedule
         if renewed.needs_schedule:
-            self._say(only_schedule(self._spec.name, renewed.until))
+            self._say(only_schedule(self._machine.name, renewed.until))
         if renewed.capped:
             self._capped_at = renewed.until
-            self._say(f"{self._spec.name} goes off at {renewed.until:%H:%M} UTC, whatever runs on it: its cost cap")
+            self._say(
+                f"{self._machine.name} is deallocated at {renewed.until:%H:%M} UTC even if a job runs: its cost cap"
+            )
 
     def _say(self, text: str) -> None:
         """Report a text once, because retries may repeat it."""
@@ -195,53 +197,50 @@ class LeaseRenewal:
             self._note(text)
 
 
-def _open(settings: Settings, spec: Spec | MachineId) -> Cloud:
+def _open(settings: Settings, machine: Spec | MachineId) -> Cloud:
     from gpuinfra.app.access import open_cloud
-    from gpuinfra.provision.waiting import Deadline
 
-    return open_cloud(settings, spec.subscription, deadline=Deadline.after(CLOUD_SECONDS), writes=True)
+    return open_cloud(settings, machine.subscription, CLOUD_SECONDS, writes=True)
 
 
-def _look(cloud: Cloud, spec: Spec | MachineId) -> ObservedResource | None:
-    from gpuinfra.app.machines import explained
-    from gpuinfra.models.resource import Kind
+def _look(cloud: Cloud, machine: Spec | MachineId) -> ObservedResource | None:
+    from gpuinfra.app.access import cloud_errors, look_at_vm
     from gpuinfra.provision import tags
-    from gpuinfra.provision.names import ref_of
 
-    with explained(f"looking at the lease of {spec.name}"):
-        machine = cloud.look(ref_of(Kind.VM, spec.group_name, spec.name))
+    with cloud_errors(f"looking at the lease of {machine.name}"):
+        vm = look_at_vm(cloud, machine)
     # Others may have written the target file: it must not keep a machine on that the job does not run on.
-    if machine and isinstance(spec, MachineId) and tags.get(machine.tags, tags.HOST_KEY) != spec.host_key:
+    if vm and isinstance(machine, MachineId) and tags.get(vm.tags, tags.HOST_KEY) != machine.host_key:
         return None
-    return machine
+    return vm
 
 
-def _terms(machine: ObservedResource, spec: Spec | MachineId) -> Terms:
+def _terms(vm: ObservedResource, machine: Spec | MachineId) -> Terms:
     from gpuinfra.models.spec import Lifecycle
     from gpuinfra.provision import tags
     from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
 
-    lifecycle = Lifecycle() if isinstance(spec, MachineId) else spec.lifecycle
-    return terms_from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(lifecycle, None)
+    lifecycle = Lifecycle() if isinstance(machine, MachineId) else machine.lifecycle
+    return terms_from_tag(tags.get(vm.tags, tags.TERMS)) or terms_of(lifecycle, None)
 
 
-def _renew(cloud: Cloud, spec: Spec | MachineId, to: datetime | None = None) -> Renewed:
+def _renew(cloud: Cloud, machine: Spec | MachineId, to: datetime | None = None) -> Renewed:
     from gpuinfra.provision.renew import renew
     from gpuinfra.provision.waiting import Deadline
 
-    hours = None if isinstance(spec, MachineId) else spec.lifecycle.hours
+    hours = None if isinstance(machine, MachineId) else machine.lifecycle.hours
     deadline = Deadline.after(CLOUD_SECONDS)
-    return renew(cloud, spec.name, spec.group_name, to=to, hours=hours, deadline=deadline)
+    return renew(cloud, machine.name, machine.group_name, to=to, hours=hours, deadline=deadline)
 
 
 def only_schedule(name: str, until: datetime) -> str:
     """Return a sentence that says why a lease ends earlier than requested."""
     return (
         f"the guest agent cannot switch {name} off, and Azure's schedule can do so only within a day: the lease ends "
-        f"at {until:%Y-%m-%d %H:%M} UTC; `gpuinfra doctor {quote(name)}` says what the agent lacks"
+        f"at {until:%Y-%m-%d %H:%M} UTC; `gpuinfra doctor {quote(name)}` shows what the agent lacks"
     )
 
 
-def _trouble(spec: Spec | MachineId, problem: Problem) -> str:
+def _trouble(machine: Spec | MachineId, problem: Problem) -> str:
     found = problem.diagnostics[0]
-    return f"the lease of {spec.name} cannot be renewed: {found.summary}{f', {found.note}' if found.note else ''}"
+    return f"the lease of {machine.name} cannot be renewed: {found.summary}{f', {found.note}' if found.note else ''}"

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-from gpuinfra.app.accounts import BEFORE
+from gpuinfra.app.access import CloudSession
+from gpuinfra.app.machine_costs import BEFORE, ledger_entries
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind, entry_from_receipt
+from gpuinfra.models.plan import Action, Power
+from gpuinfra.models.receipt import Receipt, next_morning
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.costing.activity import KEPT, Event, last_time_on, read_events
+from gpuinfra.provision.costing.recording import add_cost, power_on_entry
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.up import UpOutcome
+from gpuinfra.store.ledger import Ledger
+from gpuinfra.workspace import make_state_folder
 
 LOG_SECONDS = 20.0
 """The machine is already off at this point, so details are not worth a long wait."""
 
 LOG_WORKERS = 8
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from gpuinfra.app.job_session import JobSession
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.models.receipt import Receipt
-    from gpuinfra.models.resource import Ref
-    from gpuinfra.models.run import Run
-    from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.costing.activity import Event
-    from gpuinfra.provision.progress import Progress
-    from gpuinfra.provision.up import UpOutcome
-
 
 def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
     """Add an entry to the workspace's ledger."""
-    from gpuinfra.store.ledger import Ledger
-    from gpuinfra.workspace import make_state_folder
-
     if settings.ignores_state:
         return
     try:
@@ -45,43 +43,39 @@ def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
         progress.note(f"warning: ledger cannot be written: {error}")
 
 
-def accounted(receipt: Receipt, reached: CloudSession, group: str | None = None) -> Receipt:
+def accounted(receipt: Receipt, session: CloudSession, group: str | None = None) -> Receipt:
     """Return the receipt with the cost of the last time on, from the ledger and, if readable, Azure's log.
 
     `group` is where a machine that does not exist would be.
 
     If another client stopped the machine since this workspace switched it on, the receipt also says who and when.
     """
-    reached.cloud.grant(LOG_SECONDS)
-    return _accounted(receipt, reached, group)
+    session.cloud.grant(LOG_SECONDS)
+    return _accounted(receipt, session, group)
 
 
-def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Receipt]:
+def all_accounted(receipts: Sequence[Receipt], session: CloudSession) -> list[Receipt]:
     """Return receipts with costs like `accounted`, in parallel and within the time for one."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    reached.cloud.grant(LOG_SECONDS)
+    session.cloud.grant(LOG_SECONDS)
     pool = ThreadPoolExecutor(LOG_WORKERS, thread_name_prefix="account")
     try:
-        return list(pool.map(lambda receipt: _accounted(receipt, reached), receipts))
+        return list(pool.map(lambda receipt: _accounted(receipt, session), receipts))
     finally:
         # Do not wait: after Ctrl-C a missing response must not delay the exit.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _accounted(receipt: Receipt, reached: CloudSession, group: str | None = None) -> Receipt:
-    from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
-    from gpuinfra.models.resource import Kind, Ref
-    from gpuinfra.provision.costing.activity import KEPT, last_time_on
-    from gpuinfra.provision.costing.recording import add_cost
-
+def _accounted(receipt: Receipt, session: CloudSession, group: str | None = None) -> Receipt:
     group = receipt.group or group
-    noted = _entries_of(reached.settings, receipt, group)
+    named = ledger_entries(session.settings, simulated=receipt.simulated, machine=receipt.name)
+    # Two machines in two groups may have one name. An entry without a group counts for both.
+    key = (group or "").casefold()
+    noted = [each for each in named if (each.group or key).casefold() == key]
     begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
     since = receipt.billed_from or (begun.at if begun else None)
     if since is None or receipt.verified is None or group is None:
         return receipt
-    cloud, ref = reached.cloud, Ref(Kind.VM, group, receipt.name)
+    cloud, ref = session.cloud, Ref(Kind.VM, group, receipt.name)
     window = max(since - BEFORE, receipt.at - KEPT)
     events = _events(cloud, ref, window, receipt.at)
     if receipt.billed_from is None:
@@ -99,9 +93,6 @@ def _accounted(receipt: Receipt, reached: CloudSession, group: str | None = None
 
 def _events(cloud: Cloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
     """Return one machine's events in Azure's log, or None if it cannot be read."""
-    from gpuinfra.provision.costing.activity import read_events
-    from gpuinfra.provision.errors import CloudError
-
     try:
         return read_events(cloud.fleet.activity_log(since, until, ref.id(cloud.subscription)))
     except CloudError:
@@ -110,21 +101,16 @@ def _events(cloud: Cloud, ref: Ref, since: datetime, until: datetime) -> list[Ev
 
 def _who(cloud: Cloud, ref: Ref, caller: str) -> str:
     """Describe who stopped a machine."""
-    from gpuinfra.provision.errors import CloudError
-
     try:
         machine = cloud.look(ref)
     except CloudError:
         machine = None
     identity = str(((machine.body.get("identity") or {}) if machine else {}).get("principalId") or "")
-    return f"{'its own agent' if identity and caller == identity else caller or 'somebody'}, by Azure's log"
+    return f"{'its own agent' if identity and caller == identity else caller or 'an unknown caller'}, by Azure's log"
 
 
 def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: Progress) -> Receipt:
     """Record a machine's end. Return the receipt with what leaving it on overnight would have cost."""
-    from gpuinfra.models.ledger import entry_from_receipt
-    from gpuinfra.models.receipt import next_morning
-
     # A machine that was already off and still exists is not recorded.
     if (receipt.billed_from or (receipt.deletes and receipt.existed)) and (
         entry := entry_from_receipt(receipt, subscription)
@@ -134,14 +120,9 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
 
 
-def record_power_on(settings: Settings, outcome: UpOutcome, reached: CloudSession, progress: Progress) -> None:
+def record_power_on(settings: Settings, outcome: UpOutcome, session: CloudSession, progress: Progress) -> None:
     """Record that `up` switched a machine on, or changed one that is on."""
-    from gpuinfra.models.plan import Action, Power
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision import tags
-    from gpuinfra.provision.costing.recording import power_on_entry
-
-    plan, cloud = outcome.plan, reached.cloud
+    plan, cloud = outcome.plan, session.cloud
     machine = outcome.observed.part(Kind.VM) if outcome.observed else None
     changes = [change for change in plan.changes if change.ref.kind is Kind.VM]
     if machine is None or not changes or not plan.wants_running:
@@ -153,40 +134,3 @@ def record_power_on(settings: Settings, outcome: UpOutcome, reached: CloudSessio
     entry = power_on_entry(machine, plan.price, at=at, subscription=cloud.subscription, simulated=cloud.simulated)
     if entry:
         note(settings, entry, progress)
-
-
-def note_cost(work: JobSession) -> Run:
-    """Return a finished run with the machine's cost while its job ran, if the ledger has the price."""
-    from gpuinfra.app.accounts import with_costs
-
-    run = work.run
-    if run.cost_usd is not None or run.ended is None:
-        return run
-    (counted,) = with_costs(work.workspace.settings, [run], run.ended)
-    if counted.cost_usd is None or not work.job.tracked:
-        return counted
-    try:
-        return work.workspace.history.update(run.id, cost_usd=counted.cost_usd)
-    except Problem:
-        return counted
-
-
-def _entries_of(settings: Settings, receipt: Receipt, group: str | None) -> list[LedgerEntry]:
-    """Return what the ledger has about the machine of a receipt; nothing if it cannot be read.
-
-    Two machines in two groups may have one name. An entry without a group counts for both.
-    """
-    from gpuinfra.store.ledger import Ledger
-
-    try:
-        entries = Ledger(settings.state).entries()
-    except Problem:
-        return []
-    name, group = receipt.name.casefold(), (group or "").casefold()
-    return [
-        each
-        for each in entries
-        if each.machine.casefold() == name
-        and each.simulated == receipt.simulated
-        and (each.group or group).casefold() == group
-    ]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import is_simulated, open_cloud
+from gpuinfra.app.machine_costs import ledger_entries
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.progress import Progress
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.spec import Spec
+from gpuinfra.parse.files import load_paths
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.names import default_group, machine_key, ref_of
+from gpuinfra.provision.ownership import Owner, owner_of
+from gpuinfra.provision.power import BILLED
+from gpuinfra.provision.progress import Progress
 
 SECONDS = 20.0
 
@@ -22,20 +27,14 @@ def note_left_on(settings: Settings, names: Iterable[str], progress: Progress) -
 
     `names` are the machines of this command, which reports them itself. What cannot be read prints nothing.
     """
-    from gpuinfra.app.simulation import is_simulated
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.store.ledger import Ledger
-    from gpuinfra.workspace import find_workspace
-
     if settings.ignores_state:
         return
     simulated = is_simulated(settings)
     with suppress(Problem, CloudError, OSError):
-        entries = [each for each in Ledger(settings.state).entries() if each.simulated == simulated]
+        entries = ledger_entries(settings, simulated=simulated)
         if not entries:
             return
-        specs = [each.spec for each in load_paths([str(find_workspace(settings.workspace))]).specs]
+        specs = [each.spec for each in load_paths([str(settings.folder)]).specs]
         for entry in without_spec(entries, specs, {name.casefold() for name in names}):
             if _is_on(settings, entry):
                 command = f"gpuinfra down {entry.machine}{' --sandbox' if simulated else ''}"
@@ -44,9 +43,6 @@ def note_left_on(settings: Settings, names: Iterable[str], progress: Progress) -
 
 def without_spec(entries: Sequence[LedgerEntry], specs: Iterable[Spec], names: Collection[str]) -> list[LedgerEntry]:
     """Return the last entry of each machine that was switched on and not off, and has no spec."""
-    from gpuinfra.models.ledger import LedgerEntryKind
-    from gpuinfra.provision.names import default_group, machine_key
-
     described = {machine_key(spec.group_name, spec.name) for spec in specs}
     last: dict[tuple[str, str], LedgerEntry] = {}
     for entry in entries:
@@ -62,14 +58,7 @@ def without_spec(entries: Sequence[LedgerEntry], specs: Iterable[Spec], names: C
 
 
 def _is_on(settings: Settings, entry: LedgerEntry) -> bool:
-    from gpuinfra.app.access import open_cloud
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.names import default_group, ref_of
-    from gpuinfra.provision.ownership import Owner, owner_of
-    from gpuinfra.provision.power import BILLED
-    from gpuinfra.provision.waiting import Deadline
-
-    cloud = open_cloud(settings, entry.subscription or None, deadline=Deadline.after(SECONDS))
+    cloud = open_cloud(settings, entry.subscription or None, SECONDS)
     if entry.subscription and entry.subscription != cloud.subscription:
         return False
     found = cloud.look(ref_of(Kind.VM, entry.group or default_group(entry.machine), entry.machine))

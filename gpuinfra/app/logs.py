@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_result import exit_code_of
+from gpuinfra.app.frontend import Frontend, JobOutput
+from gpuinfra.app.run_control import follow_run
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import Settled, fetch_hint, settle_runs
+from gpuinfra.app.submit import exit_code_of
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend, JobOutput
-    from gpuinfra.app.settlement import Settled
-    from gpuinfra.models.run import Run
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, problem
+from gpuinfra.models.run import Run, unheard_hint
+from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.jobs.settle import is_lost_for_good, lost_help, went_off
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,6 @@ class ShownLog:
 
 def show_log(settings: Settings, run_id: str, output: JobOutput) -> ShownLog:
     """Show the local part of a run's log."""
-    from gpuinfra.app.settlement import settle_runs
-
     workspace = open_workspace(settings)
     settled = settle_runs(settings, [workspace.history.find(run_id)])
     (run,) = settled.runs
@@ -45,10 +43,8 @@ def show_log(settings: Settings, run_id: str, output: JobOutput) -> ShownLog:
     return ShownLog(run, folder, hint=_hint(settings, run, settled))
 
 
-def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Frontend) -> ShownLog:
+def follow_log(settings: Settings, run_id: str, output: JobOutput, frontend: Frontend) -> ShownLog:
     """Show a run's log from its beginning, and follow the run to its end."""
-    from gpuinfra.app.run_control import follow_run
-
     workspace = open_workspace(settings)
     run = workspace.history.find(run_id)
     folder = workspace.run_folder(run.id)
@@ -56,7 +52,7 @@ def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Fro
         _show(folder / "log", output)
         return ShownLog(run, folder, hint=_hint(settings, run, None))
     try:
-        run = follow_run(settings, run, output, progress)
+        run = follow_run(settings, run, output, frontend)
     except Problem as problem:
         if not run.state.is_over:
             raise
@@ -67,10 +63,6 @@ def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Fro
 
 def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
     """Return what to do if the log is incomplete, or why there is none."""
-    from gpuinfra.app.settlement import fetch_hint
-    from gpuinfra.models.run import unheard_hint
-    from gpuinfra.runner.jobs.settle import is_lost_for_good, lost_help, went_off
-
     if settled and run.id in settled.unheard:
         return unheard_hint(run)
     if settled and run.id in settled.running:
@@ -85,8 +77,6 @@ def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
 
 
 def _show(path: Path, output: JobOutput) -> None:
-    from gpuinfra.runner.jobs.log import LogFile
-
     try:
         with LogFile(path) as log:
             for frame in log.frames():
@@ -95,4 +85,4 @@ def _show(path: Path, output: JobOutput) -> None:
         raise
     except OSError as error:
         note = f"`{path}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "log cannot be read", note=note)) from error
+        raise problem(Code.FILE_UNREADABLE, "log cannot be read", note) from error

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, is_path, reach, specs_meant
+from gpuinfra.app.access import CloudSession, check_target, cloud_errors, open_cloud, open_session
+from gpuinfra.app.host_keys import check_host_key
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.app.specs import is_path, one_spec, spec_named, specs_meant
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
+from gpuinfra.models.names import check_machine_name
+from gpuinfra.models.spec import Spec
+from gpuinfra.models.target import Target
+from gpuinfra.parse.files import load_paths
+from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.find import ambiguous_name, called, locate, matching
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.target import find_target, target_of
+from gpuinfra.runner.connection.known_hosts import is_own_machine
+from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
+from gpuinfra.suggest import did_you_mean
+from gpuinfra.workbench import targets
+from gpuinfra.workbench.targets import target_files
 
 if TYPE_CHECKING:
-    from gpuinfra.app.error_collector import ErrorCollector
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.models.receipt import Receipt
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.progress import Progress
+    from gpuinfra.app.machine_tasks import ErrorCollector
 
-LOG_SECONDS = 20.0
+# Enough to find a machine; nothing is created or changed.
+FIND_SECONDS = 120.0
 
 
 def named_machines(settings: Settings, words: Sequence[str], progress: Progress, errors: ErrorCollector) -> list[Named]:
@@ -40,17 +53,16 @@ def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
         return found[0]
     names = ", ".join(f"`{each.name}`" for each in found)
     note, help_line = f"`{word}` means {names}", "give the name of one of them"
-    diagnostic = Diagnostic(Code.USAGE, "more than one machine", note=note, help=help_line)
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
+    raise problem(Code.USAGE, "more than one machine", note, help_line, exit_code=Exit.USAGE)
 
 
 def _meant(settings: Settings, word: str, progress: Progress, errors: ErrorCollector | None = None) -> list[Named]:
     described = [_described(spec) for spec in specs_meant(settings, word, errors)]
     if described and not _may_name_another(word, described):
         return described
-    reached = reach(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
-    with explained(f"looking for {word}"):
-        return _located(reached.cloud, word, described) or [_unseen(settings, reached.cloud, word)]
+    session = open_session(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
+    with cloud_errors(f"looking for {word}"):
+        return _located(session.cloud, word, described) or [_unseen(settings, session.cloud, word)]
 
 
 def located(settings: Settings, cloud: Cloud, word: str, spec: Spec | None = None) -> Named:
@@ -58,7 +70,7 @@ def located(settings: Settings, cloud: Cloud, word: str, spec: Spec | None = Non
     described = [_described(spec)] if spec else []
     if described and not _may_name_another(word, described):
         return described[0]
-    with explained(f"looking for {word}"):
+    with cloud_errors(f"looking for {word}"):
         found = _located(cloud, word, described)
         if not found:
             raise unknown_machine(settings, word, cloud.fleet.machines())
@@ -71,8 +83,6 @@ def _described(spec: Spec) -> Named:
 
 def _may_name_another(word: str, described: Sequence[Named]) -> bool:
     """Return whether the word matched by target name or folder, and may also be the name of another machine."""
-    from gpuinfra.models.names import check_machine_name
-
     if is_path(word) or any(each.name.casefold() == word.casefold() for each in described):
         return False
     try:
@@ -83,8 +93,6 @@ def _may_name_another(word: str, described: Sequence[Named]) -> bool:
 
 
 def _located(cloud: Cloud, word: str, described: Sequence[Named]) -> list[Named]:
-    from gpuinfra.provision.find import ambiguous_name, locate
-
     rows = cloud.fleet.machines()
     if not described:
         ref = locate(rows, word)
@@ -101,8 +109,6 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
 
     A word can be one machine's target name and another's name. It must not stop the wrong one.
     """
-    from gpuinfra.provision.find import called
-
     own = [Named(ref.name, ref.group, described[0].subscription) for ref in called(rows, word)]
     if not own:
         return list(described)
@@ -115,8 +121,6 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
 
 def _unseen(settings: Settings, cloud: Cloud, word: str) -> Named:
     """Return a name without a VM, of which other resources may exist. Raise Problem if the name is invalid."""
-    from gpuinfra.models.names import check_machine_name
-
     try:
         check_machine_name(word)
     except ValueError:
@@ -126,22 +130,16 @@ def _unseen(settings: Settings, cloud: Cloud, word: str) -> Named:
 
 def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]] = ()) -> Problem:
     """Return the Problem for a word that means no machine, with the nearest match."""
-    from gpuinfra.suggest import did_you_mean
-    from gpuinfra.workbench.targets import target_files
-
     if target_files(settings.workspace, word):
         note = f"`{word}` is a target, and no machine that gpuinfra manages in this subscription belongs to it"
         help_line = f"`gpuinfra detach {quote(word)}` forgets the target; gpuinfra did not create its machine"
     else:
         note = f"`{word}` is not a spec, a folder of specs, a machine or a target"
         help_line = did_you_mean(word, _known(settings, rows)) or "`gpuinfra status` lists the machines"
-    return Problem(Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line), exit_code=Exit.USAGE)
+    return problem(Code.NO_SUCH_MACHINE, "no such machine", note, help_line, exit_code=Exit.USAGE)
 
 
 def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
-
     specs = [located.spec for located in load_paths([str(settings.workspace)]).specs]
     # If two words differ only in punctuation, `nearest` returns the last: the machine's own name.
     yield from (spec.target_name for spec in specs)
@@ -158,8 +156,6 @@ def chosen(
     The first maps the names of machines that specs describe but the listing lacks. The second is for words that mean no
     machine.
     """
-    from gpuinfra.provision.find import called, matching
-
     found: set[tuple[str, str]] = set()
     absent, problems = dict[str, Diagnostic](), list[Diagnostic]()
     for word in words:
@@ -191,61 +187,80 @@ def _absent(name: str, group: str, elsewhere: Sequence[str]) -> Diagnostic:
     return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)
 
 
-def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
-    """Return a receipt that reports "gone" only for what existed. Raise Problem for a name that nothing knows."""
-    from gpuinfra.models.receipt import OffProof
+@dataclass(frozen=True)
+class Named:
+    """A machine that a word on the command line means."""
 
-    if receipt.existed or receipt.verified is not OffProof.ABSENT:
-        return receipt
-    entries = _remembered(reached, named.name)
-    if left := _on_in_another_subscription(entries, reached.cloud.subscription):
-        return replace(receipt, verified=None, left=(*receipt.left, left))
-    if _is_remembered(reached, named, entries):
-        return replace(receipt, existed=True)
-    if named.group is None:
-        raise unknown_machine(reached.settings, named.name, reached.cloud.fleet.machines())
-    return receipt
+    name: str
+    group: str | None = None
+    """None if neither a spec nor Azure has it: then nothing is known about the machine."""
+    subscription: str | None = None
+    spec: Spec | None = None
+    """The machine's spec, if the word led to one."""
 
 
-def _remembered(reached: CloudSession, name: str) -> list[LedgerEntry]:
-    """Return the ledger's entries for machines with this name, in any group and subscription."""
-    from gpuinfra.store.ledger import Ledger
+def target_named(settings: Settings, name: str) -> Target:
+    """Return the target with this name: its address, user and host key.
 
-    with suppress(Problem):
-        entries = Ledger(reached.settings.state).entries()
-        same = (each for each in entries if each.machine.casefold() == name.casefold())
-        return [each for each in same if each.simulated == reached.cloud.simulated]
-    return []
-
-
-def _on_in_another_subscription(entries: Sequence[LedgerEntry], subscription: str) -> str | None:
-    """Describe a machine that was switched on in another subscription and whose end is unknown, or return None."""
-    from gpuinfra.models.ledger import LedgerEntryKind
-
-    last = {each.subscription: each for each in entries if each.subscription}
-    for each in last.values():
-        if each.subscription != subscription and each.what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED}:
-            return (
-                f"vm {each.machine} in subscription {each.subscription} was switched on from this workspace, and this "
-                f"was for subscription {subscription}: `AZURE_SUBSCRIPTION_ID={each.subscription}` selects it"
-            )
-    return None
+    For our machines, Azure has the state and the current address. Any other target is what its file says.
+    """
+    spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
+    if spec is None and (attached := targets.find_target(settings.folder, name)):
+        check_target(settings, attached)
+        return with_own_key(_checked_by_names(settings, _with_address(attached)))
+    cloud = open_cloud(settings, spec.subscription if spec else None, FIND_SECONDS)
+    named = located(settings, cloud, name, spec)
+    spec = named.spec
+    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
+    found = find_target(cloud, named.name, named.group, ssh_port=cloud.ssh_port, identity=identity)
+    found = replace(found, name=spec.target_name) if spec else found
+    return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
 
 
-def _is_remembered(reached: CloudSession, named: Named, entries: Sequence[LedgerEntry]) -> bool:
-    """Return whether the ledger or Azure's activity log knows the machine in this subscription and group."""
-    from gpuinfra.models.resource import Kind, Ref
-    from gpuinfra.provision.costing.activity import KEPT
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.names import default_group
+def _checked_by_names(settings: Settings, target: Target) -> Target:
+    """Return the target of a file. Its key must be the known one of its name and of the machine that the file names.
 
-    cloud = reached.cloud
-    here = (each for each in entries if each.subscription in {"", cloud.subscription})
-    if any(named.group is None or (each.group or named.group).casefold() == named.group.casefold() for each in here):
-        return True
-    ref = Ref(Kind.VM, named.group or default_group(named.name), named.name)
-    now = cloud.now()
-    cloud.grant(LOG_SECONDS)
-    with suppress(CloudError):
-        return bool(cloud.fleet.activity_log(now - KEPT, now, ref.id(cloud.subscription)))
-    return False
+    Only a machine that the user created or attached keeps its own name: in a foreign project, that may be the name of
+    any other machine of the user.
+    """
+    named = check_host_key(settings, replace(target, machine=target.name), says="its target file")
+    target = check_host_key(settings, target, says="its target file")
+    return target if is_own_machine(target) else named
+
+
+def target_of_vm(session: CloudSession, observed: Observed, public_key: str | None) -> Target:
+    """Return the target of an observed machine, with the private key for the public one if it is here."""
+    workspace = session.settings.workspace
+    identity = identity_of(public_key, workspace) if public_key else None
+    port, simulated = session.cloud.ssh_port, session.cloud.simulated
+    return with_known_key(workspace, target_of(observed, ssh_port=port, identity=identity, simulated=simulated))
+
+
+def with_known_key(workspace: Path, target: Target) -> Target:
+    """Return the target with its host key. A machine that `up` did not create has none in its tags; its file may."""
+    if target.host_key:
+        return target
+    attached = targets.find_target(workspace, target.name)
+    return replace(target, host_key=attached.host_key) if attached else target
+
+
+def _with_address(target: Target) -> Target:
+    if target.address:
+        return target
+    raise problem(
+        Code.USAGE,
+        "no machine to log in to",
+        f"the target `{target.name}` is of type `{target.type}`, and has no address",
+        "`gpuinfra targets` lists the targets with their addresses",
+        exit_code=Exit.USAGE,
+    )
+
+
+def bad_host_key(error: Exception) -> Problem:
+    """Return the Problem for a machine whose tags have no valid host key."""
+    return problem(
+        Code.BAD_HOST_KEY,
+        "no valid host key",
+        str(error),
+        "`gpuinfra attach` records the key of a machine that `gpuinfra up` did not create",
+    )

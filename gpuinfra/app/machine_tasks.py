@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from gpuinfra.diagnostics import Diagnostic, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.app.error_collector import ErrorCollector
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
+from gpuinfra.app.access import INTERRUPT_SECONDS, look_at_vm, open_cloud
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_names import Named
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Diagnostic, Exit, Problem
+from gpuinfra.models.events import CommandInterrupted, MachineState
+from gpuinfra.models.resource import MachineId
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.market.price_list import shipped_prices
+from gpuinfra.provision.names import default_group
+from gpuinfra.provision.power import DEALLOCATED
+from gpuinfra.provision.waiting import Interrupt
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 16
-# After Ctrl-C, requests that Azure has not answered may go on longer than the user wants to wait.
+# After Ctrl-C, unanswered requests to Azure may take longer than the user wants to wait.
 SETTLE_SECONDS = 2.0
 
 
@@ -41,8 +49,6 @@ def for_each(
     name_of: Callable[[T], str],
 ) -> TaskResults[R]:
     """Run the task for each machine, and collect Problems in `errors`. Ctrl-C ends all tasks."""
-    from gpuinfra.provision.waiting import Interrupt
-
     if len(machines) < 2:
         return _one_after_the_other(machines, task, settings, frontend, errors)
     interrupt = Interrupt()
@@ -129,3 +135,71 @@ class _MachineFrontend:
 
     def note(self, text: str) -> None:
         self._frontend.note(self._named(text, ": "))
+
+
+class ErrorCollector:
+    """The collected problems."""
+
+    def __init__(self) -> None:
+        self.diagnostics: list[Diagnostic] = []
+        self._codes: list[Exit] = []
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Collect a Problem in this block instead of raising it."""
+        try:
+            yield
+        except Problem as problem:
+            self.add(problem)
+
+    def add(self, problem: Problem) -> None:
+        """Collect a Problem."""
+        self.diagnostics += problem.diagnostics
+        self._codes.append(problem.exit_code)
+
+    @property
+    def has_failure(self) -> bool:
+        """Whether a machine's command was correct but failed."""
+        return Exit.FAILED in self._codes
+
+    def exit_code(self, *, left_behind: bool = False) -> Exit:
+        """Return the worst exit code: something that may be billed, else the first failure."""
+        if left_behind or Exit.LEFT_BEHIND in self._codes:
+            return Exit.LEFT_BEHIND
+        return self._codes[0] if self._codes else Exit.DONE
+
+
+# In these states, a machine that is to be deleted still exists.
+_NOT_GONE = frozenset({"on", "off", "unknown"})
+
+
+def say_states(
+    settings: Settings, machines: Sequence[Named], frontend: Frontend, *, delete: bool = False, is_down: bool = False
+) -> None:
+    """Look once more at each machine, briefly, and report which are on, off or unknown, and what to run next."""
+    fresh = replace(settings, interrupt=None)
+    with ThreadPoolExecutor(max(1, len(machines)), thread_name_prefix="look") as pool:
+        states = list(pool.map(lambda each: _state_of(fresh, each), machines))
+    left = [each.name for each in states if each.power in ({"on", "unknown"} if not delete else _NOT_GONE)]
+    options = f"{' --delete' if delete else ''}{' --sandbox' if settings.cloud == 'sandbox' else ''}"
+    command = f"`gpuinfra down {shlex.join(left)}{options}`"
+    if is_down:
+        text = f"{command} continues" if left else "all machines are off"
+    else:
+        text = "run the same command again to continue" + (f", or {command} to switch them off" if left else "")
+    frontend.show(CommandInterrupted(states, text))
+
+
+def _state_of(settings: Settings, machine: Named) -> MachineState:
+    """Return a machine's state according to Azure, and its price per hour in the shipped list."""
+    try:
+        cloud = open_cloud(settings, machine.subscription, INTERRUPT_SECONDS)
+        place = MachineId(cloud.subscription, machine.group or default_group(machine.name), machine.name)
+        found = look_at_vm(cloud, place)
+    except (CloudError, Problem):
+        return MachineState(machine.name, "unknown")
+    if found is None:
+        return MachineState(machine.name, "absent")
+    if found.power == DEALLOCATED:
+        return MachineState(machine.name, "off")
+    return MachineState(machine.name, "on", shipped_prices().price(found.size, found.region, spot=found.is_spot))

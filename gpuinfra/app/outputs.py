@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.run_control import fetch_outputs
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import Workspace, open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.outputs import RunOutputs
+from gpuinfra.models.run import Run
+from gpuinfra.runner.jobs.settle import is_lost_for_good
+from gpuinfra.runner.outputs.copies import copy_outputs, kept_files
+from gpuinfra.runner.upload.copied_outputs import leave_out_of_uploads
+from gpuinfra.workspace import check_inside
 
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.run import Run
 
-
-def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Frontend) -> RunOutputs:
+def outputs(settings: Settings, run_id: str, folder: Path | None, frontend: Frontend) -> RunOutputs:
     """Fetch a run's missing outputs, and copy all of them to `folder` if given."""
-    from gpuinfra.runner.outputs.copies import copy_outputs, kept_files
-    from gpuinfra.workspace import check_inside
-
     if folder:
         check_inside(folder, settings.workspace)
     workspace = open_workspace(settings)
-    found, problem = _fetched(settings, workspace.history.find(run_id), progress)
+    found, problem = _fetched(settings, workspace.history.find(run_id), frontend)
     path = workspace.run_folder(found.id) / "outputs"
     is_left_out = _leave_out(settings, workspace, folder) if folder else None
     # Copy what is here, even if the rest cannot be fetched now.
@@ -35,24 +34,19 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Fron
 
 def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool | None:
     """Make uploads ignore the folder; return whether they do, or None if it is not in the project."""
-    from gpuinfra.runner.upload.copied_outputs import leave_out_of_uploads
-
     try:
         return leave_out_of_uploads(workspace.state, settings.workspace, folder)
     except OSError:
         return False
 
 
-def _fetched(settings: Settings, run: Run, progress: Frontend) -> tuple[Run, Problem | None]:
-    from gpuinfra.runner.jobs.settle import is_lost_for_good
-
+def _fetched(settings: Settings, run: Run, frontend: Frontend) -> tuple[Run, Problem | None]:
     # A job that never began has no outputs.
     if run.outputs.complete or not (run.job or run.started) or is_lost_for_good(run):
         return run, None
-    from gpuinfra.app.run_control import fetch_outputs
 
     try:
-        return fetch_outputs(settings, run, progress), None
+        return fetch_outputs(settings, run, frontend), None
     except Problem as problem:
         return run, problem
 

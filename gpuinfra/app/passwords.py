@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -36,28 +36,28 @@ class Secret:
         return None if self._found is None else save_password(target.name, account(target), self._found)
 
 
-def read_password(progress: Frontend) -> str:
+def read_password(frontend: Frontend) -> str:
     """Return one line of standard input, or hidden input from a terminal."""
     if sys.stdin.isatty():
-        return progress.ask_password("Password")
+        return frontend.ask_password("Password")
     line = sys.stdin.buffer.readline(LONGEST + 1)
     try:
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
         text = ""  # the exception contains the whole line, so drop it
     if not text or len(line) > LONGEST:
-        note = "the first line of standard input is no password: empty, too long, or not UTF-8"
+        note = "the first line of standard input is empty, too long, or not UTF-8"
         help_line = "for example: `gpuinfra attach … --password-stdin < file`"
-        raise Problem(Diagnostic(Code.USAGE, "no password", note=note, help=help_line), exit_code=Exit.USAGE)
+        raise problem(Code.USAGE, "no password", note, help_line, exit_code=Exit.USAGE)
     return text
 
 
-def secret_of(target: Target, progress: Frontend, *, can_ask: bool) -> Secret | None:
+def secret_of(target: Target, frontend: Frontend, *, can_ask: bool) -> Secret | None:
     """Return a target's password, from the keyring or by asking the user; None if neither is possible."""
     from gpuinfra.runner.connection.passwords import find_password, keyring_entry
 
     def ask() -> str:
-        return progress.ask_password(f"Password of {target.username} at {target.address}")
+        return frontend.ask_password(f"Password of {target.username} at {target.address}")
 
     kept = keyring_entry(target)
     if found := find_password(*kept) if kept else None:

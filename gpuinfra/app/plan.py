@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
 
-from gpuinfra.app.machines import explained, load_specs, open_provisioner, reach
-
-if TYPE_CHECKING:
-    from gpuinfra.app.error_collector import ErrorCollector
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.models.plan import Plan
-    from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_tasks import ErrorCollector, for_each
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.specs import load_specs
+from gpuinfra.app.ssh_key import public_key_for
+from gpuinfra.models.addresses import AUTO
+from gpuinfra.models.plan import Plan
+from gpuinfra.models.spec import Spec
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.login.own_address import own_address
+from gpuinfra.provision.reaping.spec_history import repository_of
+from gpuinfra.provision.up import Provisioner
 
 SECONDS = 300.0
+LOOPBACK_SOURCE = "127.0.0.1/32"
 
 
 def make_plans(
@@ -24,8 +32,6 @@ def make_plans(
 
     A broken spec, or one that cannot be planned, does not hide the plans of the others.
     """
-    from gpuinfra.app.error_collector import ErrorCollector
-    from gpuinfra.app.machine_tasks import for_each
 
     def task(located: LocatedSpec, settings: Settings, frontend: Frontend) -> Plan:
         return make_plan(settings, located, frontend)
@@ -36,9 +42,37 @@ def make_plans(
     return done.results, errors, done.ended_by
 
 
-def make_plan(settings: Settings, located: LocatedSpec, progress: Frontend) -> Plan:
+def make_plan(settings: Settings, located: LocatedSpec, frontend: Frontend) -> Plan:
     """Return the plan for one spec."""
     spec = located.spec
-    reached = reach(settings, spec.subscription, SECONDS, progress)
-    with explained(f"planning {spec.name}"):
-        return open_provisioner(reached, located, progress, writes=False).plan()
+    session = open_session(settings, spec.subscription, SECONDS, frontend)
+    with cloud_errors(f"planning {spec.name}"):
+        return open_provisioner(session, located, frontend, writes=False).plan()
+
+
+def open_provisioner(session: CloudSession, located: LocatedSpec, frontend: Frontend, *, writes: bool) -> Provisioner:
+    """Return a Provisioner for a spec, with everything that planning and creating need."""
+    spec = located.spec
+
+    repository, note = repository_of(Path(located.span.file))
+    if note and writes:
+        frontend.note(note)
+    task = session.task(spec.name, frontend)
+    return Provisioner(
+        spec=spec,
+        task=task if writes else replace(task, journal=Journal(None, spec.name, "")),
+        sources=ssh_sources(spec, simulated=session.cloud.simulated),
+        public_key=public_key_for(session.settings, spec, frontend, creates=writes),
+        repository=repository,
+    )
+
+
+def ssh_sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
+    """Return the addresses that may reach SSH. `auto` is this computer's address, loopback in the sandbox."""
+    found = []
+    for source in spec.network.allow_ssh_from:
+        if source == AUTO:
+            found.append(LOOPBACK_SOURCE if simulated else f"{own_address()}/32")
+        else:
+            found.append(source if "/" in source else f"{source}/32")
+    return tuple(dict.fromkeys(found))

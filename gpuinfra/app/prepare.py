@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_request import build_secrets_of
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.settings import Settings
-    from gpuinfra.runner.environment.builder import JobEnvironment
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.host_keys import record_first_use
+from gpuinfra.app.job_request import build_secrets_of, check_job_destination, check_packages, confirm_local_job
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace import linked, open_workspace, with_spec
+from gpuinfra.runner.environment.builder import EnvironmentBuilder, JobEnvironment, note_for
+from gpuinfra.runner.errors import job_problems
+from gpuinfra.runner.resolve import read_job
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,12 @@ def prepare(
     settings: Settings,
     configuration: str,
     build_secrets: Sequence[str],
-    progress: Frontend,
+    frontend: Frontend,
     *,
     rebuild: bool,
     send_credentials: bool,
 ) -> Prepared:
     """Build image and packages, and check the GPU. `build_secrets` are names of environment variables."""
-    from gpuinfra.app.host_keys import record_first_use
-    from gpuinfra.app.job_request import check_job_destination, check_packages, confirm_local_job
-    from gpuinfra.app.workspace import linked, open_workspace, with_spec
-    from gpuinfra.runner.environment.builder import EnvironmentBuilder, note_for
-    from gpuinfra.runner.errors import job_problems
-    from gpuinfra.runner.resolve import read_job
-
     workspace = open_workspace(settings)
     job = read_job(workspace.path, configuration)
     check_job_destination(workspace.path, job)
@@ -48,9 +42,9 @@ def prepare(
     # A run's variables do not affect the environment.
     job = replace(job, prepares=True, rebuild=rebuild, build_secrets=build_secrets_of(build_secrets), environment={})
     check_packages(job)
-    confirm_local_job(job, settings, progress)
+    confirm_local_job(job, settings, frontend)
     target = job.target
-    with linked(target, progress, send_credentials=send_credentials) as link, job_problems(target.name):
-        environment = EnvironmentBuilder(job, link, progress, progress.note).make()
-        record_first_use(target, progress)
+    with linked(target, frontend, send_credentials=send_credentials) as link, job_problems(target.name):
+        environment = EnvironmentBuilder(job, link, frontend, frontend.note).make()
+        record_first_use(target, frontend)
     return Prepared(target.name, environment, note_for(target.type) if job.conda else None)

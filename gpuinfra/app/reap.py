@@ -5,23 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import CloudSession, cloud_errors, open_session
+from gpuinfra.app.down import forget_jobs
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.ledger_recording import all_accounted, note, note_end
+from gpuinfra.app.remote_runs import ask_machine
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.app.specs import common_subscription, readable_specs
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.models.consent import Consent, Effect, decide
 from gpuinfra.models.events import ReapInterrupted
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.reap import ReapResult
-    from gpuinfra.models.resource import Ref
-    from gpuinfra.models.run import Run
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.reaping.decide import Rules
-    from gpuinfra.provision.reaping.reaper import Reaper
-    from gpuinfra.provision.reaping.spec_history import SpecHistory
+from gpuinfra.models.plan import Price
+from gpuinfra.models.reap import ReapResult
+from gpuinfra.models.resource import Ref
+from gpuinfra.models.run import Run
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision.costing.recording import power_on_entry
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.reaping.decide import Rules
+from gpuinfra.provision.reaping.reaper import Reaper
+from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
+from gpuinfra.store.history import History
 
 SECONDS = 1800.0
 """For the whole command. A scheduled `reap` continues where the last one ended."""
@@ -40,28 +47,24 @@ class ReapOptions:
     dry_run: bool = False
 
 
-def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[ReapResult, Exit]:
+def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
-    from gpuinfra.app.machines import common_subscription, explained, reach, readable_specs
-    from gpuinfra.provision.reaping.decide import Rules
-    from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
-
     _check_start(options.specs, starts=options.starts)
     folder, missing = _folder(options.specs)
-    located = readable_specs(folder, str(folder), progress) if folder else []
+    located = readable_specs(folder, str(folder), frontend) if folder else []
     may = not missing
     wished = Rules(grace=options.grace, starts=options.starts and may, deletes=options.deletes and may)
-    with explained("listing machines"):
-        reached = reach(settings, common_subscription(located), SECONDS, progress, writes=not options.dry_run)
-        history = spec_history(folder, reached.cloud.now()) if folder else SpecHistory()
+    with cloud_errors("listing machines"):
+        session = open_session(settings, common_subscription(located), SECONDS, frontend, writes=not options.dry_run)
+        history = spec_history(folder, session.cloud.now()) if folder else SpecHistory()
         rules, notes = _rules(settings, history, located, wished)
-        reaper = _reaper(reached, rules, progress, dry_run=options.dry_run)
+        reaper = _reaper(session, rules, frontend, dry_run=options.dry_run)
         try:
             reaped = reaper.reap()
         except KeyboardInterrupt:
-            progress.show(ReapInterrupted(tuple(reaper.under_way), tuple(reaper.not_begun)))
+            frontend.show(ReapInterrupted(tuple(reaper.under_way), tuple(reaper.not_begun)))
             raise
-        _remember(settings, reached, reaped, progress)
+        _remember(settings, session, reaped, frontend)
     reaped.notes += [*notes, *([missing] if missing else [])]
     if reaped.failed or reaped.leaves_billed:
         return reaped, Exit.LEFT_BEHIND
@@ -70,13 +73,11 @@ def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[
 
 def _check_start(specs: str | None, *, starts: bool) -> None:
     if starts and specs is None:
-        raise Problem(
-            Diagnostic(
-                Code.USAGE,
-                "`--start` needs specs",
-                note="which machines have hours, and which of them are holidays, is in the specs",
-                help="`gpuinfra reap --start --specs DIR`",
-            ),
+        raise problem(
+            Code.USAGE,
+            "`--start` needs specs",
+            "the specs say which machines have hours, and on which days",
+            "`gpuinfra reap --start --specs DIR`",
             exit_code=Exit.USAGE,
         )
 
@@ -89,22 +90,20 @@ def _folder(specs: str | None) -> tuple[Path | None, str | None]:
     """
     if specs is None or Path(specs).is_dir():
         return (Path(specs) if specs else None), None
-    return None, f"`{specs}` is not a directory: no machine was held against its spec, and nothing else was removed"
+    return None, f"`{specs}` is not a directory: machines were not compared with specs, and nothing was removed"
 
 
 def _rules(
     settings: Settings, history: SpecHistory, located: list[LocatedSpec], wished: Rules
 ) -> tuple[Rules, list[str]]:
     """Return the rules for this run, and notes about what is unknown."""
-    from gpuinfra.provision.names import machine_key
-
     notes = [history.note] if history.note else []
     specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
     rules = replace(wished, specs=specs, repository=history.repository, deleted=history.deleted)
     if wished.deletes and _state(settings) is None and not settings.yes:
         note = (
-            f"nothing is deleted: `{settings.workspace}` knows of no runs, so their outputs may not be fetched; "
-            "`--workspace` names the one that knows, `--yes` deletes all the same"
+            f"nothing is deleted: `{settings.workspace}` has no recorded runs, so unfetched outputs could be lost; "
+            "use `--workspace` with the right project, or `--yes` to delete anyway"
         )
         return replace(rules, deletes=False), [*notes, note]
     try:
@@ -118,40 +117,32 @@ def _rules(
 
 
 def _known_runs(settings: Settings) -> list[Run]:
-    from gpuinfra.store.history import History
-
     folder = _state(settings)
     return History(folder).list() if folder else []
 
 
-def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run: bool) -> Reaper:
-    from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.reaping.reaper import Reaper
-
-    folder = _state(reached.settings)
+def _reaper(session: CloudSession, rules: Rules, frontend: Frontend, *, dry_run: bool) -> Reaper:
+    folder = _state(session.settings)
 
     def journal(name: str) -> Journal:
-        return Journal(None if dry_run else folder, name, reached.settings.correlation_id, reached.cloud.now)
+        return Journal(None if dry_run else folder, name, session.settings.correlation_id, session.cloud.now)
 
     return Reaper(
-        cloud=reached.cloud,
-        market=reached.market,
+        cloud=session.cloud,
+        market=session.market,
         rules=rules,
-        progress=progress,
+        progress=frontend,
         journal=journal,
-        deadline=reached.cloud.deadline,
+        deadline=session.cloud.deadline,
         dry_run=dry_run,
-        has_outputs=None if reached.settings.yes else lambda name, group: _has_outputs(reached, name, group),
+        has_outputs=None if session.settings.yes else lambda name, group: _has_outputs(session, name, group),
     )
 
 
-def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
+def _has_outputs(session: CloudSession, name: str, group: str) -> bool | None:
     """Return whether deleting a disk needs consent like `down --delete`; None if only the machine could tell."""
-    from gpuinfra.app.remote_runs import ask_machine
-    from gpuinfra.models.consent import Consent, Effect, decide
-
-    answer, known = ask_machine(reached, name, group, None), _known_runs(reached.settings)
-    place, simulated = reached.machine_id(name, group), reached.cloud.simulated
+    answer, known = ask_machine(session, name, group, None), _known_runs(session.settings)
+    place, simulated = session.machine_id(name, group), session.cloud.simulated
     decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=simulated, resource_id=str(place))
     if decision.runs or decision.consent is not Consent.DELETE:
         return bool(decision.runs)
@@ -160,42 +151,33 @@ def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
 
 def _state(settings: Settings) -> Path | None:
     """Return the state folder, or None. Cron and CI jobs may have none."""
-
     return settings.state if settings.workspace.is_dir() and settings.state.is_dir() else None
 
 
-def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, progress: Frontend) -> None:
+def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, frontend: Frontend) -> None:
     """Record the result in the ledger, for `gpuinfra cost`, and close runs on deleted disks in the history."""
-    from gpuinfra.app.down import forget_jobs
-    from gpuinfra.app.ledger_recording import all_accounted, note_end
-
     if reaped.dry_run:
         return
     for found in (reaped.stopped, reaped.deleted):
-        receipts = all_accounted([ended.receipt for ended in found if ended.receipt], reached)
+        receipts = all_accounted([ended.receipt for ended in found if ended.receipt], session)
         if _state(settings):
-            receipts = [note_end(settings, each, reached.cloud.subscription, progress) for each in receipts]
+            receipts = [note_end(settings, each, session.cloud.subscription, frontend) for each in receipts]
         left = iter(receipts)
         found[:] = [replace(ended, receipt=next(left)) if ended.receipt else ended for ended in found]
     if _state(settings) is None:
         return
     for ended in reaped.deleted:
-        place = reached.machine_id(ended.verdict.name, ended.verdict.ref.group)
-        forget_jobs(settings, place, simulated=reached.cloud.simulated)
+        place = session.machine_id(ended.verdict.name, ended.verdict.ref.group)
+        forget_jobs(settings, place, simulated=session.cloud.simulated)
     for verdict in reaped.started:
-        _remember_start(settings, reached, verdict.ref, progress)
+        _remember_start(settings, session, verdict.ref, frontend)
 
 
-def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
-    from gpuinfra.app.ledger_recording import note
-    from gpuinfra.models.plan import Price
-    from gpuinfra.provision.costing.recording import power_on_entry
-    from gpuinfra.provision.errors import CloudError
-
-    cloud = reached.cloud
+def _remember_start(settings: Settings, session: CloudSession, ref: Ref, frontend: Frontend) -> None:
+    cloud = session.cloud
     try:
         machine = cloud.look(ref)
-        price = reached.market.price(machine.size, machine.region, spot=machine.is_spot) if machine else None
+        price = session.market.price(machine.size, machine.region, spot=machine.is_spot) if machine else None
     except CloudError:
         return  # Azure's log has it, too
     if machine:
@@ -203,4 +185,4 @@ def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progres
             machine, Price(price), at=None, subscription=cloud.subscription, simulated=cloud.simulated
         )
         if entry:
-            note(settings, entry, progress)
+            note(settings, entry, frontend)

@@ -12,7 +12,7 @@ from gpuinfra.app.access import cloud_of, power_of
 from gpuinfra.app.lease_renewal import renewing
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import Workspace, linked, machine_of, open_workspace, target_of_run
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from gpuinfra.runner.link import Link
 
 LOOK_SECONDS = 0.2
-# How long to wait after cancelling a run that another process follows, until that process records the end.
-SETTLE_SECONDS = 60.0
 
 
-def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], progress: Frontend) -> Run:
+def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], frontend: Frontend) -> Run:
     """Show a run's output from the beginning, and follow it to its end.
 
     While another local process follows the run, that one writes the log and this one only reads it. If that process
@@ -48,17 +46,17 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], prog
             if run.state.is_over and (run.outputs.complete or not is_ours):
                 return run
             if is_ours:
-                return _take_over(workspace, run, log, show, progress)
+                return _take_over(workspace, run, log, show, frontend)
         time.sleep(LOOK_SECONDS)
 
 
-def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend) -> Run:
+def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], frontend: Frontend) -> Run:
     if run.job is None:
         return never_began(workspace, run)
-    return _asked(workspace, run, log, show, lambda following: following.follow_to_end(), progress)
+    return ask_target(workspace, run, log, show, lambda following: following.follow_to_end(), frontend)
 
 
-def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
+def fetch_outputs(settings: Settings, run: Run, frontend: Frontend) -> Run:
     """Fetch what a run has written so far, or everything if it has ended."""
     workspace = open_workspace(settings)
     with workspace.log_of(run.id) as log:
@@ -67,73 +65,12 @@ def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
         run = workspace.history.find(run.id)
         if run.job is None:
             return never_began(workspace, run)
-        return _asked(workspace, run, log, lambda _: None, _brought, progress)
+        return ask_target(workspace, run, log, lambda _: None, _brought, frontend)
 
 
 def _brought(following: JobFollower) -> Run:
     # Fetch the log, too: once the outputs are here, the target deletes the run with its log.
     return following.follow_to_end() if following.ended() else following.fetch_outputs()
-
-
-def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -> Run:
-    """Cancel a run's job, and fetch its outputs. Raise Problem without any change if the job cannot be reached."""
-    from gpuinfra.runner.jobs.follower import open_job
-    from gpuinfra.runner.jobs.job import StopReason
-
-    workspace = open_workspace(settings)
-    if run.state.is_over:
-        return run
-    is_delivered = False
-
-    def end(following: JobFollower) -> Run:
-        nonlocal is_delivered
-        open_job(following.link, run).cancel(grace)
-        is_delivered = True
-        return following.follow_to_end() if is_ours else run
-
-    # Record the reason before cancelling, so that the process that follows the run sees it.
-    workspace.history.update(run.id, reason=StopReason.CANCELLED.value)
-    try:
-        with workspace.log_of(run.id) as log:
-            is_ours = log.try_lock()
-            if run.job is None:
-                is_delivered = True
-                return never_began(workspace, run) if is_ours else _settled(workspace, run)
-            run = _asked(workspace, run, log, lambda _: None, end, progress)
-        return _settled(workspace, run)
-    except Problem as problem:
-        if is_delivered:
-            raise
-        found = workspace.history.find(run.id)
-        if found.state.is_over:
-            return found  # its machine is off
-        raise _undelivered(run, problem) from problem
-    finally:
-        if not is_delivered and not workspace.history.find(run.id).state.is_over:
-            workspace.history.update(run.id, reason="")
-
-
-def _undelivered(run: Run, problem: Problem) -> Problem:
-    cause = problem.diagnostics[0]
-    stop = f"; `gpuinfra down {run.machine}` stops the machine" if run.machine else ""
-    found = replace(
-        cause,
-        note=f"{cause.note or cause.summary}; the job was not cancelled, and may go on",
-        help=f"`gpuinfra cancel {run.id}` again when `{run.target}` answers{stop}",
-    )
-    return Problem(found, exit_code=problem.exit_code)
-
-
-def _settled(workspace: Workspace, run: Run) -> Run:
-    ends = time.monotonic() + SETTLE_SECONDS
-    while not run.state.is_over and time.monotonic() < ends:
-        time.sleep(LOOK_SECONDS)
-        run = workspace.history.find(run.id)
-    if run.state.is_over:
-        return run
-    note = f"run {run.id} was asked to end, and the process that follows it has not recorded its end"
-    help_line = f"`gpuinfra runs show {run.id}` shows its state; `gpuinfra cancel {run.id}` asks again"
-    raise Problem(Diagnostic(Code.JOB_FAILED, "the job has not ended", note=note, help=help_line))
 
 
 def never_began(workspace: Workspace, run: Run) -> Run:
@@ -144,19 +81,19 @@ def never_began(workspace: Workspace, run: Run) -> Run:
     return known if known.state.is_over else workspace.history.update(run.id, **fields_of(known))
 
 
-def _asked(
+def ask_target(
     workspace: Workspace,
     run: Run,
     log: LogFile,
     show: Callable[[Frame], None],
     work: Callable[[JobFollower], Run],
-    progress: Frontend,
+    frontend: Frontend,
 ) -> Run:
     """Return the result of `work` if the target knows the job. Record the run as lost or never begun if it does not."""
     from gpuinfra.models.run import KNOWS_NOTHING, RunState
 
     try:
-        with _following(workspace, run, log, show, progress) as following:
+        with _following(workspace, run, log, show, frontend) as following:
             return work(following)
     except Problem as problem:
         code = problem.diagnostics[0].code
@@ -183,7 +120,7 @@ def _off(workspace: Workspace, run: Run, log: LogFile, problem: Problem) -> Prob
 
 @contextmanager
 def _following(
-    workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend
+    workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], frontend: Frontend
 ) -> Iterator[JobFollower]:
     from gpuinfra.runner.errors import job_problems
     from gpuinfra.runner.jobs.follower import JobFollower
@@ -191,7 +128,7 @@ def _following(
 
     target, spec = target_of_run(workspace, run)
     with (
-        linked(target, progress) as link,
+        linked(target, frontend) as link,
         job_problems(target.name),
     ):
         cloud = cloud_of(workspace.settings, target)
@@ -200,9 +137,9 @@ def _following(
         _call(link)
         with (
             Heartbeat(link, run.id) as heartbeat,
-            renewing(cloud, machine, progress, lambda: heartbeat.idle_seconds),
+            renewing(cloud, machine, frontend, lambda: heartbeat.idle_seconds),
         ):
-            yield JobFollower(link, workspace.record(run), log, progress, show, heartbeat=heartbeat, takes_over=True)
+            yield JobFollower(link, workspace.record(run), log, frontend, show, heartbeat=heartbeat, takes_over=True)
 
 
 def _call(link: Link) -> None:
@@ -223,12 +160,10 @@ def lost_outputs(run: Run) -> Problem:
     missing = "; ".join(run.warnings) or "the target could not be asked for them"
     off = f"; where {run.machine} is off, `gpuinfra up SPEC` first" if run.machine else ""
     fetch = f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest{off}"
-    return Problem(
-        Diagnostic(
-            Code.OUTPUTS_INCOMPLETE,
-            "outputs are not complete",
-            note=f"run {run.id}: {missing}",
-            help=lost_help(run) if is_lost_for_good(run) else fetch,
-        ),
+    return problem(
+        Code.OUTPUTS_INCOMPLETE,
+        "outputs are not complete",
+        f"run {run.id}: {missing}",
+        lost_help(run) if is_lost_for_good(run) else fetch,
         exit_code=Exit.FAILED,
     )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 
 if TYPE_CHECKING:
     from gpuinfra.sandbox.running.client import Client
@@ -79,7 +79,7 @@ class Sandbox:
     def not_running(self) -> Problem:
         """Return the Problem for a server that does not run."""
         note = f"nothing serves `{self.folder}`"
-        return Problem(Diagnostic(Code.SANDBOX_NOT_RUNNING, "the sandbox is not running", note=note, help=START))
+        return problem(Code.SANDBOX_NOT_RUNNING, "the sandbox is not running", note, START)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that point other clients at the server. They contain a secret."""
@@ -111,17 +111,17 @@ class Sandbox:
         try:
             yield
         except MissingPartsError as error:
-            raise Problem(
-                Diagnostic(
-                    Code.SANDBOX_NOT_INSTALLED,
-                    "the sandbox is not installed",
-                    note=str(error),
-                    help="pip install 'gpuinfra[sandbox]'",
-                )
+            raise problem(
+                Code.SANDBOX_NOT_INSTALLED,
+                "the sandbox is not installed",
+                str(error),
+                "pip install 'gpuinfra[sandbox]'",
             ) from error
         except RefusedError as error:
-            raise Problem(
-                Diagnostic(Code.SANDBOX_REFUSED, "the sandbox refuses", note=str(error)),
+            raise problem(
+                Code.SANDBOX_REFUSED,
+                "the sandbox refuses",
+                str(error),
                 exit_code=Exit.USAGE if error.status == 400 else Exit.FAILED,
             ) from error
         except (ProcessError, ClientError) as error:

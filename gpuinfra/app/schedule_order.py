@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra import __version__
-from gpuinfra.app.durations import grace_of, seconds_of
+from gpuinfra.app.options import grace_of, seconds_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.suggest import did_you_mean, listed
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def read_scheduler(word: str) -> Scheduler:
 def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> ReapSchedule:
     """Return the whole schedule. Raise Problem if an option is invalid."""
     from gpuinfra.scheduling.schedule import ReapSchedule, environment_file, own_program, search_path
-    from gpuinfra.workspace import find_workspace
 
     _check_fit(words, scheduler, settings)
     every = _interval(words.every, scheduler)
@@ -77,7 +76,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> ReapSc
         delete=words.delete,
         grace=words.grace,
         sandbox=settings.cloud == "sandbox",
-        workspace=str(find_workspace(settings.workspace).absolute()),
+        workspace=str(settings.folder.absolute()),
         program=program,
         search_path=search_path(program),
         environment_file=str((words.environment_file or environment_file(os.environ, Path.home())).absolute()),
@@ -92,16 +91,14 @@ def _package(word: str | None) -> str:
         return word
     raise _usage(
         "`--package` is needed: what pip installs on the runner has rights in Azure",
-        f"say where your team gets it from: `--package git+https://HOST/REPOSITORY@TAG`, or `gpuinfra=={__version__}` "
+        f"give the source of your team: `--package git+https://HOST/REPOSITORY@TAG`, or `gpuinfra=={__version__}` "
         "from an index that you trust",
     )
 
 
 def repository(settings: Settings) -> Path:
     """Return the folder with the workspace's `.git`, where both services look, or the workspace without one."""
-    from gpuinfra.workspace import find_workspace
-
-    workspace = find_workspace(settings.workspace).absolute()
+    workspace = settings.folder.absolute()
     return next((each for each in (workspace, *workspace.parents) if (each / ".git").exists()), workspace)
 
 
@@ -119,14 +116,14 @@ def _check_fit(words: Words, scheduler: Scheduler, settings: Settings) -> None:
     }
     for option, (value, fitting) in given.items():
         if value is not None and scheduler not in fitting:
-            raise _usage(f"`{option}` means nothing to {scheduler}; it is for {listed(fitting, 'and')}")
+            raise _usage(f"`{option}` has no effect for {scheduler}; it is for {listed(fitting, 'and')}")
     if words.start and words.specs is None and not scheduler.in_repository:
-        raise _usage("`--start` needs `--specs`: which machines should be on, and when, is said there")
+        raise _usage("`--start` needs `--specs`: the specs say which machines should be on, and when")
     patterns = {"--package": PACKAGE_WORD, "--branch": BRANCH_WORD, "--connection": CONNECTION_WORD}
     for option, pattern in patterns.items():
         value = given[option][0]
         if value is not None and not re.fullmatch(pattern, str(value)):
-            raise _usage(f"`{option} {value}` has a sign in it that cannot stand there, or nothing")
+            raise _usage(f"`{option} {value}` is empty, or contains a character that is not allowed")
 
 
 def _interval(text: str, scheduler: Scheduler) -> Interval:
@@ -135,10 +132,10 @@ def _interval(text: str, scheduler: Scheduler) -> Interval:
 
     minutes, least = seconds_of("--every", text) / 60, MIN_MINUTES.get(scheduler, 1)
     if minutes < least:
-        raise _usage(f"`--every {text}`: {scheduler} runs nothing more often than every {least}m")
+        raise _usage(f"`--every {text}`: {scheduler} runs at most every {least}m")
     if nearest_interval(minutes).minutes == minutes:
         return Interval(int(minutes))
-    note = f"`--every {text}` does not come round evenly: it has to divide an hour, or be hours that divide a day"
+    note = f"`--every {text}` is not a regular interval: it must divide an hour, or be hours that divide a day"
     raise _usage(note, f"the nearest is `{nearest_interval(minutes)}`")
 
 
@@ -156,13 +153,13 @@ def _specs_in_repository(specs: Path | None, settings: Settings) -> str:
 def _existing(specs: Path) -> Path:
     if specs.is_dir():
         return specs
-    diagnostic = Diagnostic(
+    raise problem(
         Code.FILE_NOT_FOUND,
         "no such directory",
-        note=f"`--specs {specs}` is not a directory",
-        help="give the folder that the specs are in",
+        f"`--specs {specs}` is not a directory",
+        "give the folder that the specs are in",
+        exit_code=Exit.USAGE,
     )
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
 def _check_plain(order: ReapSchedule) -> None:
@@ -172,9 +169,10 @@ def _check_plain(order: ReapSchedule) -> None:
 
 
 def _usage(note: str, help_line: str | None = None) -> Problem:
-    return Problem(
-        Diagnostic(
-            Code.USAGE, "wrong usage", note=note, help=help_line or "`gpuinfra schedule render --help` shows how"
-        ),
+    return problem(
+        Code.USAGE,
+        "wrong usage",
+        note,
+        help_line or "`gpuinfra schedule render --help` shows how",
         exit_code=Exit.USAGE,
     )

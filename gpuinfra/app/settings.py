@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -32,12 +32,19 @@ class Settings:
     """Ends the waits of all machines of a command; None if each cloud session has its own."""
 
     @property
+    def folder(self) -> Path:
+        """The workspace's folder. Raise Problem if it does not exist."""
+        from gpuinfra.workspace import find_workspace
+
+        return find_workspace(self.workspace)
+
+    @property
     def state(self) -> Path:
         """The folder with the workspace's records of machines and runs."""
-        from gpuinfra.workspace import STATE, find_workspace
+        from gpuinfra.workspace import STATE
 
         # Nothing can exist below a device, so nothing is read.
-        return (Path(os.devnull) if self.ignores_state else find_workspace(self.workspace)) / STATE
+        return (Path(os.devnull) if self.ignores_state else self.folder) / STATE
 
 
 def open_settings(
@@ -83,12 +90,10 @@ def _cloud_from_environment() -> Literal["azure", "sandbox"]:
         case "" | "azure":
             return "azure"
         case other:
-            raise Problem(
-                Diagnostic(
-                    Code.USAGE,
-                    "unknown cloud",
-                    note=f"GPUINFRA_CLOUD is `{other}`; it can be `azure` or `sandbox`",
-                    help=did_you_mean(other, CLOUDS),
-                ),
+            raise problem(
+                Code.USAGE,
+                "unknown cloud",
+                f"GPUINFRA_CLOUD is `{other}`; it can be `azure` or `sandbox`",
+                did_you_mean(other, CLOUDS),
                 exit_code=Exit.USAGE,
             )

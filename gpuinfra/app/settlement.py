@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.specs import spec_file, spec_of_machine
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gpuinfra.app.workspace import Workspace
-    from gpuinfra.models.ledger import LedgerEntry
-    from gpuinfra.models.resource import Ref
+    from gpuinfra.models.resource import MachineId, Ref
     from gpuinfra.models.run import Run
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.runner.jobs.settle import MachinePower, RunAnswer
@@ -100,30 +99,26 @@ def off_hint(settings: Settings, run: Run) -> str:
 
 def _kept_disk(run: Run) -> str:
     """Return how to read the disk that a deleted VM left; nothing if the VM exists or is not known."""
-    from gpuinfra.app.kept_disk import kept_disk_help
     from gpuinfra.models.resource import parse_machine_id
 
     machine = parse_machine_id(run.resource_id) if run.is_on_kept_disk else None
     return kept_disk_help(machine) if machine else ""
 
 
-def spec_file(settings: Settings, machine: str) -> str | None:
-    """Return the path of a machine's spec relative to the current folder; None if the workspace has none."""
-    from gpuinfra.parse.files import load_paths
-    from gpuinfra.parse.folder import has_spec
-    from gpuinfra.workspace import find_workspace
+def kept_disk_help(machine: MachineId) -> str:
+    """Return what is left of a deleted VM, and the command that makes its disk readable.
 
-    workspace = find_workspace(settings.workspace)
-    if not machine or not has_spec(workspace):
-        return None
-    specs = load_paths([str(workspace)]).specs
-    file = next((each.span.file for each in specs if each.spec.name.casefold() == machine.casefold()), None)
-    if file is None:
-        return None
-    try:
-        return str(Path(file).resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return file
+    `gpuinfra up` would delete the disk. A new VM on this disk would have no lease: the disk goes to a VM that exists.
+    """
+    from gpuinfra.models.resource import Kind
+    from gpuinfra.provision.names import ref_of
+
+    disk = ref_of(Kind.DISK, machine.group_name, machine.name)
+    attach = f"az vm disk attach --resource-group GROUP --vm-name VM --name {disk.id(machine.subscription)}"
+    return (
+        f"the VM {machine.name} was deleted, and its disk {disk.name} is kept; "
+        f"`{attach}` attaches it to another VM in its region"
+    )
 
 
 class _Group:
@@ -243,7 +238,6 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
     from gpuinfra.provision.observed_resource import vm_id_without_older_disk
-    from gpuinfra.provision.waiting import Deadline
     from gpuinfra.runner.jobs.settle import MachinePower, Power
 
     place = _place(settings, run)
@@ -251,7 +245,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
         return None
     # A machine in the sandbox may have the name of a real one.
     where = replace(settings, cloud="sandbox" if run.simulated else "azure")
-    cloud = open_cloud(where, place.subscription, deadline=Deadline.after(SECONDS))
+    cloud = open_cloud(where, place.subscription, SECONDS)
     ref = ref_of(Kind.VM, place.group, run.machine)
     found = cloud.look(ref)
     is_another = found is not None and run.is_on_another(found.vm_id)
@@ -296,17 +290,13 @@ class _Place:
 
 
 def _place(settings: Settings, run: Run) -> _Place | None:
-    from gpuinfra.app.machines import spec_of_machine
+    from gpuinfra.app.machine_costs import ledger_entries
     from gpuinfra.models.resource import parse_machine_id
-    from gpuinfra.store.ledger import Ledger
 
     if found := parse_machine_id(run.resource_id):
         return _Place(found.group_name, found.subscription, existed=True)
-    entries: list[LedgerEntry] = []
-    with suppress(Problem):
-        entries = Ledger(settings.state).entries()
-    for entry in reversed(entries):
-        if entry.machine.casefold() == run.machine.casefold() and entry.simulated == run.simulated and entry.group:
+    for entry in reversed(ledger_entries(settings, simulated=run.simulated, machine=run.machine)):
+        if entry.group:
             return _Place(entry.group, entry.subscription, existed=True)
     spec = spec_of_machine(settings.workspace, run.machine, None)
     return _Place(spec.group_name, spec.subscription, existed=False) if spec else None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import cloud_errors, open_session
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
+from gpuinfra.models.names import REGIONS
+from gpuinfra.models.offer import SizeOffers
+from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
+from gpuinfra.provision.market.listing import list_sizes as find_sizes
+from gpuinfra.provision.progress import Progress
 from gpuinfra.suggest import did_you_mean, listed
-
-if TYPE_CHECKING:
-    from gpuinfra.models.offer import SizeOffers
-    from gpuinfra.provision.progress import Progress
 
 SECONDS = 300.0
 
@@ -33,39 +34,28 @@ def size_query(gpu: str | None, regions: Sequence[str], *, with_quota: bool) -> 
 
 def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tuple[tuple[SizeOffers, ...], bool]:
     """Return the sizes, and whether they come from the sandbox."""
-    from gpuinfra.app.machines import explained, reach
-    from gpuinfra.provision.market.listing import list_sizes as find_sizes
-
-    reached = reach(settings, None, SECONDS, progress)
-    with explained("listing sizes"):
-        found = find_sizes(reached.market, query.model, query.regions, with_quota=query.with_quota)
-    return found, reached.cloud.simulated
+    session = open_session(settings, None, SECONDS, progress)
+    with cloud_errors("listing sizes"):
+        found = find_sizes(session.market, query.model, query.regions, with_quota=query.with_quota)
+    return found, session.cloud.simulated
 
 
 def _model(word: str | None) -> str | None:
-    from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
-
     known = {model.casefold(): model for model in GPU_MODELS}
     if word is None or word.casefold() in known:
         return known[word.casefold()] if word else None
     if retired := retired_gpu(word):
-        raise Problem(
-            Diagnostic(Code.RETIRED_SIZE, "retired GPU", note=retired[0], help=retired[1]), exit_code=Exit.USAGE
-        )
-    raise Problem(
-        Diagnostic(
-            Code.UNKNOWN_GPU,
-            "unknown GPU",
-            note=f"no NC size has a `{word}`",
-            help=did_you_mean(word, GPU_MODELS) or f"there are {listed(GPU_MODELS, 'and')}",
-        ),
+        raise problem(Code.RETIRED_SIZE, "retired GPU", retired[0], retired[1], exit_code=Exit.USAGE)
+    raise problem(
+        Code.UNKNOWN_GPU,
+        "unknown GPU",
+        f"no NC size has a `{word}`",
+        did_you_mean(word, GPU_MODELS) or f"there are {listed(GPU_MODELS, 'and')}",
         exit_code=Exit.USAGE,
     )
 
 
 def _regions(words: Sequence[str]) -> tuple[str, ...]:
-    from gpuinfra.models.names import REGIONS
-
     wrong = [
         Diagnostic(
             Code.UNKNOWN_REGION,

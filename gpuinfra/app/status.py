@@ -5,53 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from gpuinfra.app.accounts import Accounts
+from gpuinfra.app.access import CloudSession, open_session
+from gpuinfra.app.agents import with_agents
+from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.machine_costs import MachineCosts
+from gpuinfra.app.machine_names import chosen
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.settlement import settle_runs
+from gpuinfra.app.specs import common_subscription, readable_specs
 from gpuinfra.diagnostics import Exit, Problem
+from gpuinfra.models.machine import Machine
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision import fleet
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.power import UNUSABLE
 from gpuinfra.provision.progress import Silent
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.machine import Machine
-    from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.market.port import Prices
+from gpuinfra.store.history import History
 
 SECONDS = 120.0
 """For one query, including the waits that Azure asks for."""
 
 
-def open_status(settings: Settings, names: Sequence[str], progress: Frontend, *, agents: bool) -> StatusQuery:
+def open_status(settings: Settings, names: Sequence[str], frontend: Frontend, *, agents: bool) -> StatusQuery:
     """Return a query for the machines with these names, or all machines without names."""
-    from gpuinfra.app.machines import common_subscription, reach, readable_specs
-    from gpuinfra.workspace import find_workspace
-
-    specs = readable_specs(find_workspace(settings.workspace), "the workspace", progress)
-    waits = WaitReports(progress.wait)
-    reached = reach(settings, common_subscription(specs), SECONDS, waits)
-    return StatusQuery(reached, specs, names, waits, agents=agents)
+    specs = readable_specs(settings.folder, "the workspace", frontend)
+    waits = WaitReports(frontend.wait)
+    session = open_session(settings, common_subscription(specs), SECONDS, waits)
+    return StatusQuery(session, specs, names, waits, agents=agents)
 
 
 def is_passing(error: Exception) -> bool:
     """Return whether a cloud error may be gone at the next query."""
-    from gpuinfra.provision.errors import CloudError, Fault
-
     passing = {Fault.UNREACHABLE, Fault.THROTTLED, Fault.BUSY, Fault.TIMEOUT}
     return isinstance(error, CloudError) and error.fault in passing
 
 
 def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
-    from gpuinfra.app.settlement import settle_runs
-    from gpuinfra.provision.power import UNUSABLE
-    from gpuinfra.store.history import History
-
     off = {machine.name.casefold() for machine in machines if machine.power_state in UNUSABLE}
+    if not off:
+        return
     with suppress(Problem):  # a broken history must not hide a machine that is billed
-        runs = History(settings.state).unfinished() if off else []
-        settle_runs(settings, [run for run in runs if run.machine.casefold() in off])
+        runs = [run for run in History(settings.state).unfinished() if run.machine.casefold() in off]
+        settle_runs(settings, runs)
 
 
 class StatusQuery:
@@ -59,7 +57,7 @@ class StatusQuery:
 
     def __init__(
         self,
-        reached: CloudSession,
+        session: CloudSession,
         specs: Sequence[LocatedSpec],
         names: Sequence[str],
         waits: WaitReports,
@@ -67,25 +65,22 @@ class StatusQuery:
         agents: bool = False,
     ) -> None:
         self._waits = waits
-        self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
+        self.session, self._specs, self._names, self._agents = session, specs, names, agents
         self.left_alone: tuple[str, ...] = ()
         """Resources that have our tag but are not ours."""
         self._asked: tuple[str, ...] = ()
         self._prices: Prices | None = None
-        self._accounts = Accounts(reached)
+        self._accounts = MachineCosts(session)
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
         """Return the machines, and Azure's time. With `strict`, raise Problem for a name without a machine."""
-        from gpuinfra.app.machine_names import chosen
-        from gpuinfra.provision import fleet
-
-        self.reached.cloud.grant(SECONDS)
-        rows = self.reached.cloud.fleet.machines()
-        now = self.reached.cloud.now()
+        self.session.cloud.grant(SECONDS)
+        rows = self.session.cloud.fleet.machines()
+        now = self.session.cloud.now()
         prices = self._prices_of(fleet.sizes(rows))
         found = fleet.machines(rows, self._specs, now, prices, self._accounts.histories(rows, now, prices))
         self.left_alone = fleet.lookalikes(rows)
-        wanted, absent, problems = chosen(self.reached.settings, self._names, rows)
+        wanted, absent, problems = chosen(self.session.settings, self._names, rows)
         if strict and (problems or absent):
             raise Problem(*problems, *absent.values(), exit_code=Exit.USAGE if problems else Exit.FAILED)
         shown = [machine for machine in found if not self._names or (machine.name, machine.group) in wanted]
@@ -94,21 +89,19 @@ class StatusQuery:
     @property
     def simulated(self) -> bool:
         """Whether the machines are in the sandbox."""
-        return self.reached.cloud.simulated
+        return self.session.cloud.simulated
 
     def report_waits(self, report: Callable[[str, float], None]) -> None:
         """Call `report` with reason and seconds of each wait from now on."""
         self._waits.report = report
 
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
-        from gpuinfra.app.agents import with_agents
-
-        return with_agents(self.reached, machines, self._specs)
+        return with_agents(self.session, machines, self._specs)
 
     def _prices_of(self, sizes: tuple[str, ...]) -> Prices:
         # Do not query an unavailable price service again and again.
         if self._prices is None or not set(sizes) <= set(self._asked):
-            self._prices, self._asked = self.reached.market.prices(sizes), sizes
+            self._prices, self._asked = self.session.market.prices(sizes), sizes
         return self._prices
 
 

@@ -17,12 +17,11 @@ SECONDS = 5.0
 def list_targets(settings: Settings) -> Targets:
     """Return the workspace's targets, and errors in their files."""
     from gpuinfra.workbench.targets import read_targets
-    from gpuinfra.workspace import find_workspace
 
-    return read_targets(find_workspace(settings.workspace))
+    return read_targets(settings.folder)
 
 
-def call_targets(targets: Sequence[Target], progress: Frontend) -> dict[str, Reachability]:
+def call_targets(targets: Sequence[Target], frontend: Frontend) -> dict[str, Reachability]:
     """Return for each target with an address whether it answers."""
     from gpuinfra.runner.connection.reachability import reachability
 
@@ -30,8 +29,8 @@ def call_targets(targets: Sequence[Target], progress: Frontend) -> dict[str, Rea
     if not remote:
         return {}
     counted = "1 machine" if len(remote) == 1 else f"{len(remote)} machines"
-    progress.begin("targets", f"calling {counted}")
+    frontend.begin("targets", f"calling {counted}")
     found = reachability(remote, SECONDS)
     answering = sum(reach.state == "yes" for reach in found)
-    progress.end("targets", f"{answering} of {counted} can be used")
+    frontend.end("targets", f"{answering} of {counted} can be used")
     return {target.name: reach for target, reach in zip(remote, found, strict=True)}

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import check_target
 from gpuinfra.app.settings import Settings
-from gpuinfra.app.simulation import check_target
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, problem
 from gpuinfra.models.resource import MachineId, parse_machine_id
 
 if TYPE_CHECKING:
@@ -84,18 +84,17 @@ class Workspace:
 def open_workspace(settings: Settings) -> Workspace:
     """Return the workspace. Its folder `.gpuinfra` is created with the first run."""
     from gpuinfra.store.history import History
-    from gpuinfra.workspace import find_workspace
 
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     state = settings.state
     return Workspace(settings, workspace, state, History(state))
 
 
 def check_workspace(settings: Settings) -> None:
     """Raise Problem if no run could be recorded in the workspace."""
-    from gpuinfra.workspace import check_state_folder, find_workspace
+    from gpuinfra.workspace import check_state_folder
 
-    workspace = find_workspace(settings.workspace)
+    workspace = settings.folder
     with _writing(workspace):
         check_state_folder(workspace)
 
@@ -106,8 +105,7 @@ def _writing(workspace: Path) -> Iterator[None]:
         yield
     except OSError as error:
         note = f"`{workspace}`: {error.strerror}; what is known of runs is kept in its folder `.gpuinfra`"
-        diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="make it writable")
-        raise Problem(diagnostic) from error
+        raise problem(Code.FILE_UNWRITABLE, "file cannot be written", note, "make it writable") from error
 
 
 def with_spec(workspace: Workspace, job: JobSpec) -> tuple[JobSpec, Spec | None]:
@@ -115,7 +113,7 @@ def with_spec(workspace: Workspace, job: JobSpec) -> tuple[JobSpec, Spec | None]
     target = job.target
     if not target.address:
         return job, None
-    from gpuinfra.app.machines import spec_named, spec_of_machine
+    from gpuinfra.app.specs import spec_named, spec_of_machine
 
     check_target(workspace.settings, target)
     machine = parse_machine_id(target.resource_id)
@@ -144,12 +142,12 @@ def with_options(job: JobSpec, spec: Spec) -> JobSpec:
 
 
 @contextmanager
-def linked(target: Target, progress: Frontend, *, send_credentials: bool = False) -> Iterator[Link]:
+def linked(target: Target, frontend: Frontend, *, send_credentials: bool = False) -> Iterator[Link]:
     """Connect to a target for the duration of this block."""
     from gpuinfra.app.passwords import secret_of
     from gpuinfra.runner.link import link_to
 
-    secret = secret_of(target, progress, can_ask=progress.can_ask) if target.address else None
+    secret = secret_of(target, frontend, can_ask=frontend.can_ask) if target.address else None
     link = link_to(target, secret, send_credentials=send_credentials)
     try:
         yield link
@@ -171,7 +169,7 @@ def target_of_run(workspace: Workspace, run: Run) -> tuple[Target, Spec | None]:
         return target, spec
     note = f"run {run.id} was on {was}; `{run.configuration}` means {now} now"
     help_line = "restore the original configuration first: `gpuinfra up SPEC` with the spec of that machine"
-    raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help=help_line))
+    raise problem(Code.UNKNOWN_TARGET, "the target has changed", note, help_line)
 
 
 def machine_of(target: Target, spec: Spec | None) -> Spec | MachineId | None:

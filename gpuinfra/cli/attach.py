@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.attach_options import DOCKER, AttachOptions, check_options, read_address, read_identity
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 LONGEST = "1m"
 
@@ -29,7 +28,7 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
     ] = False,
     kind: Annotated[
         str, typer.Option("--type", help="remotedocker (jobs in containers) or remote (jobs in the machine's Python).")
-    ] = DOCKER,
+    ] = "remotedocker",
     host_key: Annotated[
         str | None,
         typer.Option("--host-key", metavar="KEY", help="Expected host key or fingerprint. Without it, attach asks."),
@@ -42,10 +41,11 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
 ) -> None:
     """Make an existing machine a target: check SSH, Docker and GPU, then write its two files."""
     from gpuinfra.app.attach import attach as run_attach
-    from gpuinfra.app.durations import seconds_of
+    from gpuinfra.app.attach_options import AttachOptions, check_options, read_address, read_identity
+    from gpuinfra.app.options import seconds_of
     from gpuinfra.views import targets as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     host, at = read_address(address, port)
     options = AttachOptions(
         name=name,
@@ -61,6 +61,6 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
     )
     check_options(options)
     seconds = seconds_of("--timeout", timeout)
-    with frontend(settings) as progress:
-        attached = run_attach(settings, options, seconds, progress)
+    with open_frontend(settings) as frontend:
+        attached = run_attach(settings, options, seconds, frontend)
     view.show_attached(attached, json=settings.json)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.durations import grace_of
+from gpuinfra.app.options import grace_of
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Exit
 
@@ -26,17 +26,17 @@ def cancel(
     """Stop a job: ask it to end, kill it after the grace period, and fetch its outputs."""
     from gpuinfra.views import job as view
 
-    settings = begin(context)
+    settings = start_command(context)
     seconds = grace_of(grace)
     workspace = open_workspace(settings)
     found = workspace.history.find(run)
     is_over = found.state.is_over
     if not is_over:
-        from gpuinfra.app.run_control import cancel_run
+        from gpuinfra.app.cancel import cancel_run
         from gpuinfra.models.run import RunState
 
-        with frontend(settings) as progress:
-            found = cancel_run(settings, found, seconds, progress)
+        with open_frontend(settings) as frontend:
+            found = cancel_run(settings, found, seconds, frontend)
         is_over = found.state is RunState.LOST  # nothing was left to cancel
     view.show_cancelled(found, workspace.run_folder(found.id), was_over=is_over, json=settings.json)
     return Exit.DONE

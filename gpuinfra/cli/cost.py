@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -34,11 +34,11 @@ def cost(
     from gpuinfra.app.cost import usage
     from gpuinfra.views import cost as view
 
-    settings = begin(context)
+    settings = start_command(context)
     if csv and settings.json:
         raise usage("two output formats", "`--csv` and `--json` exclude each other", "use one of them")
-    with frontend(settings) as progress:
-        report = count_cost(settings, since, by, tag, progress)
+    with open_frontend(settings) as frontend:
+        report = count_cost(settings, since, by, tag, frontend)
     if csv:
         view.show_csv(report)
     else:

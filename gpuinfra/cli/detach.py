@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def detach(
@@ -17,5 +17,5 @@ def detach(
     from gpuinfra.app.detach import detach as remove_target
     from gpuinfra.views import targets as view
 
-    settings = begin(context, reaches_cloud=False)
-    view.show_detached(remove_target(settings, name, frontend(settings)), json=settings.json)
+    settings = start_command(context, reaches_cloud=False)
+    view.show_detached(remove_target(settings, name, open_frontend(settings)), json=settings.json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -22,8 +22,8 @@ def doctor(
     from gpuinfra.models.health import CheckStatus
     from gpuinfra.views import doctor as view
 
-    settings = begin(context, needs_state=False)
-    with frontend(settings) as progress:
-        examination = examine(settings, machines or [], progress)
+    settings = start_command(context, needs_state=False)
+    with open_frontend(settings) as frontend:
+        examination = examine(settings, machines or [], frontend)
     view.show(examination, json=settings.json)
     return Exit.FAILED if examination.verdict is CheckStatus.PROBLEM else Exit.DONE

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def down(
@@ -24,17 +24,17 @@ def down(
     """Deallocate machines, and verify with Azure that billing has stopped. A missing machine counts as off."""
     from gpuinfra.app.down import SECONDS
     from gpuinfra.app.down import down as stop
-    from gpuinfra.app.durations import seconds_of
     from gpuinfra.app.left_on import note_left_on
+    from gpuinfra.app.options import seconds_of
     from gpuinfra.views import receipt as view
 
-    settings = begin(context, needs_state=False)
+    settings = start_command(context, needs_state=False)
     seconds = seconds_of("--timeout", timeout) if timeout else SECONDS
-    with frontend(settings) as progress:
-        result = stop(settings, machines, progress, delete=delete, seconds=seconds)
+    with open_frontend(settings) as frontend:
+        result = stop(settings, machines, frontend, delete=delete, seconds=seconds)
     view.show(result.receipts, result.errors.diagnostics, json=settings.json)
     if result.ended_by:
         raise result.ended_by
-    with frontend(settings) as progress:
-        note_left_on(settings, [named.name for named in result.machines], progress)
+    with open_frontend(settings) as frontend:
+        note_left_on(settings, [named.name for named in result.machines], frontend)
     return result.exit_code

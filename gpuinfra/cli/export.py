@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.export import ARM, DOCKER_CONTEXT, SSH_CONFIG
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def export(
@@ -18,7 +17,7 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORMAT", help=f"One of {ARM}, {SSH_CONFIG} and {DOCKER_CONTEXT}.", show_default=False
+            "--format", metavar="FORMAT", help="One of arm, ssh-config and docker-context.", show_default=False
         ),
     ],
     output: Annotated[
@@ -27,7 +26,7 @@ def export(
     ] = None,
 ) -> None:
     """Export a machine as an ARM template, a block for ~/.ssh/config, or a Docker context."""
-    from gpuinfra.app.export import check_format, usage
+    from gpuinfra.app.export import ARM, DOCKER_CONTEXT, check_format, usage
     from gpuinfra.app.export import export as make_export
     from gpuinfra.app.files import write_file
     from gpuinfra.views import files as view
@@ -35,14 +34,14 @@ def export(
 
     check_format(form)
     # A template needs only the spec, and no account.
-    settings = begin(context, reaches_cloud=form != ARM)
+    settings = start_command(context, reaches_cloud=form != ARM)
     if form == DOCKER_CONTEXT and output is None and not settings.json and sys.stdout.isatty():
         raise usage("a Docker context is a binary archive", "write it to a file with `--output FILE`")
-    with frontend(settings) as progress:
-        made = make_export(settings, name, form, progress)
+    with open_frontend(settings) as frontend:
+        made = make_export(settings, name, form, frontend)
     content = to_text(made.content, indent=2) if isinstance(made.content, dict) else made.content
     if output:
-        write_file(output, content, settings, progress)
+        write_file(output, content, settings, frontend)
     view.show_notes(made.notes)
     if output:
         view.show_export_file(made.name, form, output, made.hint(output), json=settings.json)

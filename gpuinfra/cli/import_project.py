@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.init import DEFAULT
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 STDOUT = "-"
 
@@ -49,10 +49,10 @@ def import_project(
     from gpuinfra.app.import_project import import_project as make_spec
     from gpuinfra.views import files as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     root, imported, spec = make_spec(project, target, region, size, name)
     file = None if output == STDOUT else Path(output) if output else root / DEFAULT
     if file is not None:
-        write_file(file, imported.spec_text, settings, frontend(settings), project=root)
+        write_file(file, imported.spec_text, settings, open_frontend(settings), project=root)
     hint = f"gpuinfra validate {shlex.quote(str(file))}, then: gpuinfra lint {shlex.quote(str(root))}"
     view.show_import(imported, spec, file, hint, json=settings.json)

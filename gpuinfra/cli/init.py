@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def init(
@@ -22,8 +22,8 @@ def init(
     from gpuinfra.app.init import init as write_starter
     from gpuinfra.views import files, json_output
 
-    settings = begin(context, reaches_cloud=False)
-    written = write_starter(settings, path, frontend(settings))
+    settings = start_command(context, reaches_cloud=False)
+    written = write_starter(settings, path, open_frontend(settings))
     if settings.json:
         json_output.show({"files": [str(file) for file in written]})
     else:

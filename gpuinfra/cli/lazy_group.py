@@ -1,8 +1,8 @@
-"""The root command: finds a command by its name and imports only its module."""
+"""The root command: finds a command by its name, imports only its module, and parses its words quickly."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -12,9 +12,8 @@ from typer.main import get_command
 
 from gpuinfra import __version__
 from gpuinfra.cli.commands import COMMANDS
-from gpuinfra.cli.fast_parsing import use_fast_parsing
-from gpuinfra.cli.options import begin, shared_parameters
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.cli.options import shared_parameters, start_command
+from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.suggest import did_you_mean
 
 
@@ -26,13 +25,11 @@ class Group(TyperGroup):
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
-            raise Problem(
-                Diagnostic(
-                    Code.UNKNOWN_COMMAND,
-                    "unknown command",
-                    note=f"`{word}` is not a command of `{path}`",
-                    help=did_you_mean(word, self.list_commands(ctx)) or f"`{path} --help` lists all commands",
-                ),
+            raise problem(
+                Code.UNKNOWN_COMMAND,
+                "unknown command",
+                f"`{word}` is not a command of `{path}`",
+                did_you_mean(word, self.list_commands(ctx)) or f"`{path} --help` lists all commands",
                 exit_code=Exit.USAGE,
             )
         return super().resolve_command(ctx, args)
@@ -114,7 +111,7 @@ def root(
 ) -> None:
     """Create GPU machines in Azure from a YAML file, run jobs on them, and switch them off with proof."""
     if version:
-        _show_version(json=begin(context, reaches_cloud=False).json)
+        _show_version(json=start_command(context, reaches_cloud=False).json)
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -127,3 +124,57 @@ def _show_version(*, json: bool) -> None:
         json_output.show({"version": __version__})
     else:
         typer.echo(f"{PROGRAM} {__version__}")
+
+
+# Typer converts every value with pydantic, and importing pydantic takes as long as a whole quick command.
+# Plain text and absent options need no conversion.
+
+
+class LazyConverter:
+    """Replaces a parameter's converter, and creates the real one only when needed."""
+
+    def __init__(self) -> None:
+        self._reader: Any = None
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """Return the value for the command's function."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if self._is_plain(value, param):
+            return value
+        if self._reader is None:
+            from typer._coercion import build_runtime_param
+
+            self._reader = build_runtime_param(param.type_descriptor)
+        return self._reader.coerce(value, param=param, ctx=ctx)
+
+    def _is_plain(self, value: Any, param: Any) -> bool:
+        kind = param.type_descriptor.annotation
+        if param.multiple or param.nargs == -1:
+            return kind == list[str] and all(isinstance(each, str) for each in value) if value else True
+        # Text, or a default that is what it should be.
+        return isinstance(kind, type) and isinstance(value, kind)
+
+
+def use_fast_parsing(command: Any) -> None:
+    """Use lazy converters for all parameters of a command and its subcommands."""
+    for part in (command, *getattr(command, "commands", {}).values()):
+        for parameter in part.params:
+            _use_lazy_converter(parameter)
+        part.get_help_option = _with_fast_option(part.get_help_option)
+
+
+def _with_fast_option(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap the factory of `--help`, which typer calls later."""
+
+    def made(context: Any) -> Any:
+        option = make(context)
+        _use_lazy_converter(option)
+        return option
+
+    return made
+
+
+def _use_lazy_converter(parameter: Any) -> None:
+    if getattr(parameter, "type_descriptor", None) is not None and parameter._runtime_param is None:
+        parameter._runtime_param = LazyConverter()

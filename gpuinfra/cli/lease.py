@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -27,8 +27,8 @@ def lease(
     from gpuinfra.app.lease import lease as change_lease
     from gpuinfra.views import lease as view
 
-    settings = begin(context, needs_state=False)
-    with frontend(settings) as progress:
-        state, in_vain = change_lease(settings, machine, extend, progress, release=release)
+    settings = start_command(context, needs_state=False)
+    with open_frontend(settings) as frontend:
+        state, in_vain = change_lease(settings, machine, extend, frontend, release=release)
     view.show(state, json=settings.json)
     return Exit.FAILED if in_vain else Exit.DONE

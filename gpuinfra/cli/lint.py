@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import start_command
 from gpuinfra.diagnostics import Exit, Severity
 
 
@@ -28,7 +28,7 @@ def lint(
     from gpuinfra.app.lint import lint as check
     from gpuinfra.views import lint as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     found, outcome = check(settings, projects or [], fix=fix)
     view.show(found, outcome, json=settings.json)
     severities = {finding.diagnostic.severity for finding in outcome.findings}

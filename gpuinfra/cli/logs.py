@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Exit
 
@@ -28,12 +28,12 @@ def logs(
     from gpuinfra.views import diagnostics as diagnostics_view
     from gpuinfra.views import job as view
 
-    settings = begin(context, reaches_cloud=follow)
+    settings = start_command(context, reaches_cloud=follow)
     only = {"stdout": (STDOUT,), "stderr": (STDERR,), "both": view.BOTH}[stream]
-    with frontend(settings) as progress:
-        output = view.TerminalSink(json=settings.json, progress=progress, timestamps=timestamps, only=only)
+    with open_frontend(settings) as frontend:
+        output = view.TerminalSink(json=settings.json, progress=frontend, timestamps=timestamps, only=only)
         try:
-            shown = follow_log(settings, run, output, progress) if follow else show_log(settings, run, output)
+            shown = follow_log(settings, run, output, frontend) if follow else show_log(settings, run, output)
         finally:
             output.finish()
     if settings.json:

@@ -12,8 +12,8 @@ from typing import NoReturn
 import typer
 from typer.main import get_command
 
+from gpuinfra.app.interruption import handled_signals, let_signals_end
 from gpuinfra.cli.lazy_group import PROGRAM, app, asks_for_json
-from gpuinfra.cli.signals import handled_signals, let_signals_end
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.views.terminal import filter_commands, survive_closed_terminal
 

@@ -1,7 +1,11 @@
-"""Options of every command, before or after the command's name."""
+"""The start of every command: its shared options, its log and its frontend."""
 
 from __future__ import annotations
 
+import logging
+import sys
+import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +22,8 @@ PANEL = "Options of every command"
 _KEY = "gpuinfra.options"
 
 
-def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bool = True) -> Settings:
+def start_command(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bool = True) -> Settings:
     """Start the log, and the embedded Azure if needed, and return the command's settings."""
-    from gpuinfra import log
     from gpuinfra.app.settings import open_settings
     from gpuinfra.views.terminal import repeat_options
 
@@ -32,11 +35,11 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bo
         verbose=bool(given.get("verbose")),
         sandbox=bool(given.get("sandbox")),
         workspace=given.get("workspace"),
-        correlation_id=log.start(verbose=bool(given.get("verbose"))),
+        correlation_id=_start_log(verbose=bool(given.get("verbose"))),
         needs_state=needs_state,
     )
     if settings.ignores_state:
-        frontend(settings).note(
+        open_frontend(settings).note(
             "ignoring the `.gpuinfra` folder of this workspace: it belongs to another user or computer"
         )
     if settings.cloud == "sandbox" and reaches_cloud:
@@ -49,7 +52,24 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bo
     return settings
 
 
-def frontend(settings: Settings) -> TerminalFrontend:
+def _start_log(*, verbose: bool) -> str:
+    """Start the log of `--verbose`. Return its correlation id, which Azure's logs also have."""
+    correlation_id = str(uuid.uuid4())
+    logger = logging.getLogger("gpuinfra")
+    logger.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
+    logger.propagate = False
+    form = logging.Formatter(
+        f"%(asctime)s.%(msecs)03dZ %(levelname)s [{correlation_id}] %(name)s: %(message)s",
+        "%Y-%m-%dT%H:%M:%S",
+    )
+    form.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(form)
+    logger.handlers = [handler]
+    return correlation_id
+
+
+def open_frontend(settings: Settings) -> TerminalFrontend:
     """Return the frontend for progress and questions: live lines on a terminal, else plain lines."""
     from gpuinfra.views.frontend import TerminalFrontend
 

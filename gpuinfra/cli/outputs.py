@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import ID
 
 
@@ -24,8 +24,8 @@ def outputs(
     from gpuinfra.app.outputs import outputs as fetch
     from gpuinfra.views import outputs as view
 
-    settings = begin(context)
-    with frontend(settings) as progress:
-        found = fetch(settings, run, folder, progress)
+    settings = start_command(context)
+    with open_frontend(settings) as frontend:
+        found = fetch(settings, run, folder, frontend)
     view.show(found, list_files=list_files, json=settings.json)
     return found.exit_code

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -21,9 +21,9 @@ def plan(
     from gpuinfra.app.plan import make_plans
     from gpuinfra.views import plan as view
 
-    settings = begin(context)
-    with frontend(settings) as progress:
-        plans, errors, ended_by = make_plans(settings, specs, progress)
+    settings = start_command(context)
+    with open_frontend(settings) as frontend:
+        plans, errors, ended_by = make_plans(settings, specs, frontend)
     view.show(plans, errors.diagnostics, json=settings.json)
     if ended_by:
         raise ended_by

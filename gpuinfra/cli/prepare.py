@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, SendCredentialsOption
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def prepare(
@@ -29,13 +29,13 @@ def prepare(
     from gpuinfra.app.prepare import prepare as make_environment
     from gpuinfra.views import job as view
 
-    settings = begin(context, reaches_cloud=False)
-    with frontend(settings) as progress:
+    settings = start_command(context, reaches_cloud=False)
+    with open_frontend(settings) as frontend:
         made = make_environment(
             settings,
             configuration,
             build_secret or [],
-            progress,
+            frontend,
             rebuild=rebuild,
             send_credentials=send_credentials,
         )

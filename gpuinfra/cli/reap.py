@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def reap(
@@ -32,14 +32,14 @@ def reap(
     ] = "24h",
 ) -> int:
     """Deallocate every machine that should be off, delete resources without a machine, and verify it."""
-    from gpuinfra.app.durations import grace_of
+    from gpuinfra.app.options import grace_of
     from gpuinfra.app.reap import ReapOptions
     from gpuinfra.app.reap import reap as run_reap
     from gpuinfra.views import reap as view
 
-    settings = begin(context, needs_state=False)
+    settings = start_command(context, needs_state=False)
     options = ReapOptions(specs, timedelta(seconds=grace_of(grace)), starts=start, deletes=delete, dry_run=dry_run)
-    with frontend(settings) as progress:
-        reaped, code = run_reap(settings, options, progress)
+    with open_frontend(settings) as frontend:
+        reaped, code = run_reap(settings, options, frontend)
     view.show(reaped, json=settings.json)
     return code

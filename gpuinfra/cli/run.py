@@ -9,7 +9,7 @@ import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt, usage
 from gpuinfra.cli import job_options as job
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def run(  # noqa: PLR0913, PLR0917 each is an option
@@ -37,11 +37,11 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     rebuild: job.RebuildOption = False,
 ) -> int:
     """Provision a machine, run one job on it, fetch the outputs, and deallocate it."""
-    from gpuinfra.app.run_workflow import run_job
+    from gpuinfra.app.run import run_job
     from gpuinfra.views import receipt as receipt_view
     from gpuinfra.views.job import show_result as show_job
 
-    settings = begin(context)
+    settings = start_command(context)
     if script and script.startswith("-"):
         note = f"`{script}` comes after the spec, where the script is expected"
         help_line = f"put options before the spec: `gpuinfra run {quote(script)} … {quote(spec)} train.py`"
@@ -61,10 +61,10 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
-    with frontend(settings) as progress:
-        result = run_job(settings, spec, request, after_run, on_interrupt, progress)
+    with open_frontend(settings) as frontend:
+        result = run_job(settings, spec, request, after_run, on_interrupt, frontend)
     if result.job:
-        show_job(result.job.run, result.job.folder, result.job.receipt, result.job.diagnostics, json=settings.json)
+        show_job(result.job.run, result.job.folder, result.receipt, result.diagnostics, json=settings.json)
     else:
         receipts = [result.receipt] if result.receipt else []
         receipt_view.show(receipts, result.diagnostics, json=settings.json)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.accounts import with_costs
+from gpuinfra.app.machine_costs import with_costs
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.cli.lazy_group import Group
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import start_command
 from gpuinfra.diagnostics import Exit
 
 LIMIT = 20
@@ -33,7 +33,7 @@ def list_runs(
     from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     workspace = open_workspace(settings)
     now = datetime.now(UTC)
     found = settle_runs(settings, workspace.history.list(limit=limit, target=target))
@@ -53,7 +53,7 @@ def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID"
     from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     workspace = open_workspace(settings)
     settled = settle_runs(settings, [workspace.history.find(run)])
     (found,) = with_costs(settings, settled.runs, datetime.now(UTC))
@@ -77,7 +77,7 @@ def compare(
     from gpuinfra.app.runs import compare_runs
     from gpuinfra.views import runs as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     one, other, files = compare_runs(settings, a, b)
     view.show_comparison(one, other, files, json=settings.json)
     return Exit.DONE

@@ -9,8 +9,8 @@ import typer
 
 from gpuinfra.app.sandbox import Sandbox, fault_names
 from gpuinfra.cli.lazy_group import Group
-from gpuinfra.cli.options import begin
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.cli.options import start_command
+from gpuinfra.diagnostics import Code, Exit, problem
 
 sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -37,7 +37,7 @@ def start(
     """Start the server in the background, unless it is running."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         running = server.status()
         description = running or server.start()
@@ -53,7 +53,7 @@ def stop(context: typer.Context) -> None:
     """Stop the server. Its content stays; its clock stops until the next start."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         stopped = server.stop()
     view.show_stopped(stopped, json=settings.json)
@@ -64,7 +64,7 @@ def status(context: typer.Context) -> None:
     """Show whether the server is running, its address, and a summary of its content."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         description = server.status()
         state = server.client().get("status") if description else {}
@@ -77,7 +77,7 @@ def reset(context: typer.Context) -> None:
     """Delete all machines, groups, bills, faults and logs. Ids, secrets, certificates and clock stay."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         server.reset()
     view.show_reset(json=settings.json)
@@ -88,7 +88,7 @@ def env(context: typer.Context) -> None:
     """Print variables that point other clients to the sandbox: eval "$(gpuinfra sandbox env)". Contains a secret."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     view.show_environment(server.environment(), json=settings.json)
 
 
@@ -132,7 +132,7 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     """Arm a fault for matching requests. Without a name, show armed faults."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     given = {
         "method": method,
         "type": type_,
@@ -174,7 +174,7 @@ def clock(
     """Show the sandbox's clock, set its speed, or move it forward. Operations, leases, tokens and bills follow it."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     payload: dict[str, float] = {} if speed is None else {"speed": speed}
     if advance is not None:
         payload["advance"] = _seconds(advance)
@@ -197,12 +197,11 @@ def quota(
     """Show or set quota limits, to test a subscription without GPU quota."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     given = {"region": region, "family": family, "limit": limit}
     missing = [f"--{name}" for name, value in given.items() if value is None]
     if 0 < len(missing) < len(given):
-        diagnostic = Diagnostic(Code.USAGE, "wrong usage", note=f"a limit also needs {' and '.join(missing)}")
-        raise Problem(diagnostic, exit_code=Exit.USAGE)
+        raise problem(Code.USAGE, "wrong usage", f"a limit also needs {' and '.join(missing)}", exit_code=Exit.USAGE)
     with server.problems():
         client = server.client()
         state = client.get("quota") if missing else client.post("quota", given)
@@ -214,7 +213,7 @@ def bill(context: typer.Context) -> None:
     """Show what every machine cost, from its power states."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         machines = server.client().get("bill")["machines"]
     view.show_bill(machines, json=settings.json)
@@ -233,7 +232,7 @@ def log(
     """Show all requests to the simulated API, or all long-running operations."""
     from gpuinfra.views import sandbox as view
 
-    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    settings, server = start_command(context, reaches_cloud=False), Sandbox()
     with server.problems():
         if operations:
             found = server.client().get(f"operations?after={after}")["operations"]
@@ -246,23 +245,19 @@ def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> No
     from gpuinfra.suggest import did_you_mean
 
     if (alone and name) or (fields and not name):
-        raise Problem(
-            Diagnostic(
-                Code.USAGE,
-                "wrong usage",
-                note="`--list` and `--clear` take no NAME; all other options need one",
-                help="see `gpuinfra sandbox fault --help`",
-            ),
+        raise problem(
+            Code.USAGE,
+            "wrong usage",
+            "`--list` and `--clear` take no NAME; all other options need one",
+            "see `gpuinfra sandbox fault --help`",
             exit_code=Exit.USAGE,
         )
     if name and name not in fault_names():
-        raise Problem(
-            Diagnostic(
-                Code.UNKNOWN_FAULT,
-                "unknown fault",
-                note=f"`{name}` is not a fault",
-                help=did_you_mean(name, fault_names()) or f"known faults: {', '.join(fault_names())}",
-            ),
+        raise problem(
+            Code.UNKNOWN_FAULT,
+            "unknown fault",
+            f"`{name}` is not a fault",
+            did_you_mean(name, fault_names()) or f"known faults: {', '.join(fault_names())}",
             exit_code=Exit.USAGE,
         )
 
@@ -271,13 +266,11 @@ def _seconds(text: str) -> int:
     # Unlike a spec's duration, this has seconds and no limit of thirty days.
     parts = re.fullmatch(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,8})m)?(?:(\d{1,10})s)?", text, re.ASCII)
     if not text or not parts:
-        raise Problem(
-            Diagnostic(
-                Code.BAD_DURATION,
-                "invalid duration",
-                note=f"`--advance {text}`: expected days, hours, minutes and seconds, in that order",
-                help="for example `30s`, `90m`, `1h30m`, `5h` or `45d`",
-            ),
+        raise problem(
+            Code.BAD_DURATION,
+            "invalid duration",
+            f"`--advance {text}`: expected days, hours, minutes and seconds, in that order",
+            "for example `30s`, `90m`, `1h30m`, `5h` or `45d`",
             exit_code=Exit.USAGE,
         )
     return sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86_400, 3600, 60, 1), strict=True))

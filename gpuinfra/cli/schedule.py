@@ -9,7 +9,7 @@ import typer
 
 from gpuinfra.app.schedule_order import Words
 from gpuinfra.cli.lazy_group import Group
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 schedule = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -93,7 +93,7 @@ def render(  # noqa: PLR0913, PLR0917 each is an option
     from gpuinfra.app.schedule import is_untouched_file, render_schedule
     from gpuinfra.views import schedule as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection)
     kind, files = render_schedule(scheduler, words, settings)
     if output is None:
@@ -101,7 +101,7 @@ def render(  # noqa: PLR0913, PLR0917 each is an option
         return
     paths = [output] if len(files) == 1 else [output / file.name for file in files]
     for path, file in zip(paths, files, strict=True):
-        write_file(path, file.text, settings, frontend(settings), ours=is_untouched_file(path))
+        write_file(path, file.text, settings, open_frontend(settings), ours=is_untouched_file(path))
     view.show_written(kind, paths, json=settings.json)
 
 
@@ -123,10 +123,10 @@ def install(  # noqa: PLR0913, PLR0917 each is an option
     from gpuinfra.app.schedule import install_schedule, render_schedule
     from gpuinfra.views import schedule as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection)
     kind, files = render_schedule(scheduler, words, settings)
-    view.show_outcome(install_schedule(kind, files, settings, frontend(settings)), json=settings.json)
+    view.show_outcome(install_schedule(kind, files, settings, open_frontend(settings)), json=settings.json)
 
 
 @schedule.command()
@@ -135,5 +135,5 @@ def uninstall(context: typer.Context, scheduler: With) -> None:
     from gpuinfra.app.schedule import uninstall_schedule
     from gpuinfra.views import schedule as view
 
-    settings = begin(context, reaches_cloud=False)
-    view.show_outcome(uninstall_schedule(scheduler, settings, frontend(settings)), json=settings.json)
+    settings = start_command(context, reaches_cloud=False)
+    view.show_outcome(uninstall_schedule(scheduler, settings, open_frontend(settings)), json=settings.json)

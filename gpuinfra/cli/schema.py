@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import start_command
 
 
 def schema(context: typer.Context) -> None:
@@ -12,7 +12,7 @@ def schema(context: typer.Context) -> None:
     from gpuinfra.app.init import json_schema, schema_text
     from gpuinfra.views import json_output
 
-    if begin(context, reaches_cloud=False).json:
+    if start_command(context, reaches_cloud=False).json:
         json_output.show({"schema": json_schema()})
     else:
         typer.echo(schema_text(), nl=False)

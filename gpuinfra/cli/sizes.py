@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -25,9 +25,9 @@ def sizes(
     from gpuinfra.views import sizes as view
 
     query = size_query(gpu, region or (), with_quota=with_quota)
-    settings = begin(context)
-    with frontend(settings) as progress:
-        found, simulated = list_sizes(settings, query, progress)
+    settings = start_command(context)
+    with open_frontend(settings) as frontend:
+        found, simulated = list_sizes(settings, query, frontend)
     by_region = bool(query.regions) or with_quota
     view.show(found, by_region=by_region, with_quota=with_quota, simulated=simulated, json=settings.json)
     return Exit.DONE

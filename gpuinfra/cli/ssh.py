@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from gpuinfra.app.interruption import restore_signals
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
-from gpuinfra.cli.signals import restore_signals
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.cli.options import start_command
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
 INCLUDE = "Include ~/.gpuinfra/ssh/config"
 
@@ -31,7 +31,7 @@ def ssh(
     from gpuinfra.app.ssh import login_command
     from gpuinfra.views import json_output
 
-    settings = begin(context)
+    settings = start_command(context)
     if config and words:
         raise _usage("`--config` does not run a command")
     if config:
@@ -70,6 +70,4 @@ def _hand_over(command: list[str]) -> None:
 
 
 def _usage(note: str) -> Problem:
-    return Problem(
-        Diagnostic(Code.USAGE, "wrong usage", note=note, help="see `gpuinfra ssh --help`"), exit_code=Exit.USAGE
-    )
+    return problem(Code.USAGE, "wrong usage", note, "see `gpuinfra ssh --help`", exit_code=Exit.USAGE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ def status(
     ] = False,
 ) -> int:
     """Show machines: power state, price, cost, lease, next change, and differences from their specs."""
-    from gpuinfra.app.machines import explained
+    from gpuinfra.app.access import cloud_errors
     from gpuinfra.app.status import open_status, settle_stopped
     from gpuinfra.views import status as view
 
-    settings = begin(context, needs_state=False)
-    with frontend(settings) as progress, explained("listing machines"):
-        query = open_status(settings, names or [], progress, agents=agent)
+    settings = start_command(context, needs_state=False)
+    with open_frontend(settings) as frontend, cloud_errors("listing machines"):
+        query = open_status(settings, names or [], frontend, agents=agent)
         machines, now = query.look()
     settle_stopped(settings, machines)
     if not watch:
         view.show(machines, now, json=settings.json, simulated=query.simulated, left_alone=query.left_alone)
         return Exit.DONE
     try:
-        with view.StatusWatch(json=settings.json, simulated=query.simulated) as shown, explained("listing machines"):
+        with view.StatusWatch(json=settings.json, simulated=query.simulated) as shown, cloud_errors("listing machines"):
             _watch(query, shown, interval, machines, now)
     except KeyboardInterrupt:
         pass  # it is how a watch ends

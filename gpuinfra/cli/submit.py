@@ -8,7 +8,7 @@ import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.cli import job_options as job
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 
 def submit(  # noqa: PLR0913, PLR0917 each is an option
@@ -43,7 +43,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     from gpuinfra.app.submit import submit as run_submit
     from gpuinfra.views import job as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     request = JobRequest(
         script=script,
         words=job.script_words(words, "submit"),
@@ -61,7 +61,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
         send_credentials=send_credentials,
         detach=detach,
     )
-    with frontend(settings) as progress:
-        result = run_submit(settings, configuration, request, on_interrupt, progress)
+    with open_frontend(settings) as frontend:
+        result = run_submit(settings, configuration, request, on_interrupt, frontend)
     view.show_result(result.run, result.folder, diagnostics=result.diagnostics, json=settings.json)
     return result.exit_code

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit, Severity
 
 
@@ -18,11 +18,11 @@ def targets(
     from gpuinfra.app.targets import call_targets, list_targets
     from gpuinfra.views import targets as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     found = list_targets(settings)
     listed = sorted(found.targets, key=lambda target: target.name)
-    with frontend(settings) as progress:
-        reached = {} if no_check else call_targets(listed, progress)
+    with open_frontend(settings) as frontend:
+        reached = {} if no_check else call_targets(listed, frontend)
     view.show(listed, reached, found.diagnostics, str(settings.workspace), json=settings.json)
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found.diagnostics)
     return Exit.FAILED if failed else Exit.DONE

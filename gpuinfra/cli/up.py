@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import open_frontend, start_command
 
 LONGEST = "1h"
 
@@ -28,21 +28,21 @@ def up(
     ] = None,
 ) -> int:
     """Make Azure match the specs: create, change or start machines, wait for SSH, and write target files."""
-    from gpuinfra.app.durations import seconds_of
     from gpuinfra.app.left_on import note_left_on
-    from gpuinfra.app.machines import load_specs
+    from gpuinfra.app.options import seconds_of
+    from gpuinfra.app.specs import load_specs
     from gpuinfra.app.up import UpOptions, up_all
     from gpuinfra.views import up as view
 
-    settings = begin(context)
+    settings = start_command(context)
     options = UpOptions(seconds_of("--timeout", timeout), adopt=adopt, delete=delete, host_key=host_key)
     found = load_specs(specs)
-    with frontend(settings) as progress:
-        brought, errors, ended_by = up_all(settings, found, options, progress)
+    with open_frontend(settings) as frontend:
+        brought, errors, ended_by = up_all(settings, found, options, frontend)
     if brought or not ended_by:
         view.show(brought, errors.diagnostics, json=settings.json)
     if ended_by:
         raise ended_by
-    with frontend(settings) as progress:
-        note_left_on(settings, [located.spec.name for located in found], progress)
+    with open_frontend(settings) as frontend:
+        note_left_on(settings, [located.spec.name for located in found], frontend)
     return errors.exit_code()

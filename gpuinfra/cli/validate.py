@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import start_command
 from gpuinfra.diagnostics import Exit
 
 
@@ -15,10 +15,10 @@ def validate(
     specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Spec files or folders; - for standard input.")],
 ) -> int:
     """Check specs without contacting Azure. Shows every problem with its location and a fix."""
-    from gpuinfra.app.machines import validate as load_all
+    from gpuinfra.app.specs import validate as load_all
     from gpuinfra.views import validate as view
 
-    settings = begin(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False)
     loaded = load_all(specs)
     view.show(loaded.specs, loaded.diagnostics, json=settings.json)
     return Exit.USAGE if loaded.diagnostics else Exit.DONE

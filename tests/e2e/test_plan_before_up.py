@@ -26,7 +26,7 @@ def test_plan_and_price_are_printed_before_the_first_write(
 def test_up_without_a_terminal_creates_without_a_question(user: User, azure: Azure) -> None:
     done = user("up", "gpu.yaml")
     assert done.returncode == 0, done.stderr
-    assert "Go on?" not in done.stderr
+    assert "Continue?" not in done.stderr
     assert done.stdout.count("+ machine") == 0, "the plan is shown once"
     assert done.stdout.startswith("Done: 7 added")
 

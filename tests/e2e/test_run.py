@@ -77,7 +77,7 @@ def test_run_deletes_the_machine_and_keeps_the_outputs(user: User, azure: Azure)
 def test_kept_machine_is_deleted_by_the_last_run(user: User, azure: Azure, start: Start) -> None:
     kept = user("run", "--after-run", "keep", "gpu.yaml", "quick.py")
     assert (kept.returncode, kept.stdout) == (0, "done\n")
-    assert "my-dsvm is kept, as was asked: it is billed until `gpuinfra down my-dsvm`" in kept.stderr
+    assert "my-dsvm is kept, as requested: it is billed until `gpuinfra down my-dsvm`" in kept.stderr
     assert azure.machine()["powerState"] == "PowerState/running"
 
     assert user("submit", "-c", "my_dsvm", "--detach", "waits.py").returncode == 0

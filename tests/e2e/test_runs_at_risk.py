@@ -60,7 +60,7 @@ def change_spec(user: User, **fields: Any) -> None:
 def open_question(user: User, *words: str) -> Iterator[Terminal]:
     """Run the program on a terminal up to its question."""
     with open_terminal(cast("LabUser", user), *words, "--sandbox") as terminal:
-        terminal.wait_for_text(b"Go on?")
+        terminal.wait_for_text(b"Continue?")
         yield terminal
 
 
@@ -325,7 +325,7 @@ def test_down_delete_with_yes_asks_nothing_on_a_terminal(user: User, azure: Azur
     run_unfetched_job(user, azure)
     with open_terminal(cast("LabUser", user), "down", "my-dsvm", "--delete", "--yes", "--sandbox") as terminal:
         assert terminal.wait_for_exit() == 0
-        assert b"Go on?" not in terminal.seen
+        assert b"Continue?" not in terminal.seen
     assert azure.everything() == []
 
 

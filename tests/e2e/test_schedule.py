@@ -118,7 +118,7 @@ def test_edited_crontab_lines_are_kept(here: Private, user: User) -> None:
     for command in ("install", "uninstall"):
         done = here(str(PROGRAM), "schedule", command, "--with", "cron", folder=user.workspace)
         assert done.returncode == 2, done.stderr
-        assert "changed by somebody" in done.stderr
+        assert "not as gpuinfra wrote it" in done.stderr
         assert here(crontab, "-l", folder=user.home).stdout == changed
     does(here, user, "schedule", "install", "--with", "cron", "--yes")
     assert "*/15" in here(crontab, "-l", folder=user.home).stdout

@@ -68,7 +68,7 @@ def test_signal_interrupts_however_the_program_was_started(signals: str, number:
 
 LOST = """
 import signal, threading
-from gpuinfra.cli.signals import handled_signals
+from gpuinfra.app.interruption import handled_signals
 lock = threading.Lock()
 lock.acquire()
 # What another thread receives does not end the main thread's wait by itself.
@@ -104,7 +104,7 @@ def test_program_ends_while_a_call_hangs_in_a_thread() -> None:
 
 RESTORES = """
 import signal
-from gpuinfra.cli.signals import handled_signals
+from gpuinfra.app.interruption import handled_signals
 def handlers():
     return [signal.getsignal(number) for number in signal.Signals]
 before = handlers()

@@ -98,7 +98,7 @@ def test_down_keeps_a_data_disk_that_others_attached_to_the_machine(user: User, 
     user.up()
     attach_bobs_disk(azure)
     with open_terminal(user, "down", "my-dsvm", "--delete", "--sandbox") as terminal:
-        terminal.wait_for_text(b"Go on?")
+        terminal.wait_for_text(b"Continue?")
         terminal.type_keys(b"n\n")
         terminal.wait_for_exit()
     assert b"disk bob-data in group bobs will be detached and kept" in terminal.seen
@@ -121,7 +121,7 @@ def test_down_keeps_a_public_ip_that_others_put_on_the_nic(user: User, azure: Az
     user.up()
     add_bobs_address(azure)
     with open_terminal(user, "down", "my-dsvm", "--delete", "--sandbox") as terminal:
-        terminal.wait_for_text(b"Go on?")
+        terminal.wait_for_text(b"Continue?")
         terminal.type_keys(b"n\n")
         terminal.wait_for_exit()
     assert b"public-ip shop-ip in group bobs will be detached and kept" in terminal.seen

@@ -173,7 +173,7 @@ def test_attach_without_a_terminal_shows_the_command_to_run(machine: Machine) ->
 def test_yes_accepts_an_unverified_host_key_and_says_so(machine: Machine) -> None:
     done = machine.user(*machine.words("--yes"))
     assert done.returncode == 0, done.stderr
-    assert f"has the host key {machine.fingerprint} (ssh-ed25519), taken unseen" in done.stderr
+    assert f"has the host key {machine.fingerprint} (ssh-ed25519), accepted unchecked" in done.stderr
     assert machine.fingerprint in done.stdout
     assert "lab is attached (simulated)" in done.stdout
 

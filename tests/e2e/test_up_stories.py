@@ -262,7 +262,7 @@ def test_replacement_needs_consent(user: User, azure: Azure) -> None:
     assert azure.writes(before) == []
 
     code, screen = _answer(user, b"n\n", "up", "gpu.yaml")
-    assert "What is on the disk of my-dsvm will be lost. Go on?" in screen
+    assert "What is on the disk of my-dsvm will be lost. Continue?" in screen
     assert "2004-gen2" in screen
     assert "forces replacement" in screen
     assert (code, "interrupted" in screen) == (2, False), "a declined question is not an error"
@@ -287,7 +287,7 @@ def test_replacing_a_leftover_disk_needs_consent(user: User, azure: Azure) -> No
     azure.put(azure.id("Microsoft.Compute/disks", "my-dsvm-disk"), {**disk, "tags": {"gpuinfra:name": "my-dsvm"}})
     before = azure.last_request()
     code, screen = _answer(user, b"n\n", "up", "gpu.yaml")
-    assert "What is on the disk of my-dsvm will be lost. Go on?" in screen
+    assert "What is on the disk of my-dsvm will be lost. Continue?" in screen
     assert code == 2
     assert azure.writes(before) == []
 
@@ -301,7 +301,7 @@ def _answer(user: User, answer: bytes, *words: str) -> tuple[int, str]:
             os.close(other)
             while chunk := _read(main):
                 screen += chunk
-                if not answered and b"Go on?" in screen:
+                if not answered and b"Continue?" in screen:
                     answered = True
                     os.write(main, answer)
             return program.wait(timeout=30), screen.decode()

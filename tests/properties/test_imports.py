@@ -13,14 +13,14 @@ ROOT = Path(__file__).parents[2]
 ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.__main__": ("gpuinfra.cli",),
     "gpuinfra.cli": (
-        *("gpuinfra", "gpuinfra.app", "gpuinfra.views", "gpuinfra.models", "gpuinfra.log"),
+        *("gpuinfra", "gpuinfra.app", "gpuinfra.views", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.api": ("gpuinfra.app", "gpuinfra.parse", "gpuinfra.models", "gpuinfra.runner", "gpuinfra.diagnostics"),
     "gpuinfra.app": (
         *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.workspace", "gpuinfra.parse"),
         *("gpuinfra.sandbox.running", "gpuinfra.sandbox.kernel"),
-        *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.store", "gpuinfra.log"),
+        *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.store"),
         *("gpuinfra.programs", "gpuinfra.templates", "gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.views": (
@@ -74,7 +74,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.parse": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     "gpuinfra.templates": (),
     "gpuinfra.models": ("gpuinfra.suggest", "gpuinfra.diagnostics"),
-    "gpuinfra.log": (),
     "gpuinfra.git": ("gpuinfra.programs",),
     "gpuinfra.programs": (),
     "gpuinfra.suggest": (),
@@ -125,7 +124,7 @@ def imported(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: a relative import hides where it points"
-            # `from gpuinfra import log` imports a module as well as a package.
+            # `from gpuinfra import api` imports a module as well as a package.
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.upload import Tree, UploadError, content, read_tree
+from gpuinfra.runner.errors import UploadError
+from gpuinfra.runner.upload import content
 from gpuinfra.runner.upload.index import INDEX_FILE, RACY_NS
+from gpuinfra.runner.upload.tree import Tree
+from gpuinfra.runner.upload.walk import read_tree
 from tests.upload_help import RecordedProgress
 
 

@@ -62,7 +62,7 @@ def test_invalid_address_is_refused(address: str, port: int | None, code: Code |
 def test_user_in_the_address_suggests_the_username_option() -> None:
     with pytest.raises(Problem) as caught:
         read_address("me@gpu.lab", None)
-    assert caught.value.diagnostics[0].help == "the user's name is given by `--username`"
+    assert caught.value.diagnostics[0].help == "give the user's name with `--username`"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from gpuinfra.views.frontend import TerminalFrontend
 from tests.runs import make_run
 
 if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.access import CloudSession
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 OWN = make_run("own", created=NOW, machine="my-dsvm", script="train.py", job=JobRef("process", "own"))
@@ -203,7 +203,7 @@ NEW = replace(plan(change(Action.ADD)), price=Price(0.631))
 def test_terminal_is_asked_once_before_a_machine_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = Questions(monkeypatch, answer=True)
     consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
-    assert questions.asked == ["my-dsvm will be created for $0.631 an hour while it is on. Go on?"]
+    assert questions.asked == ["my-dsvm will be created for $0.631 an hour while it is on. Continue?"]
 
 
 def test_declined_creation_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,15 +287,15 @@ def run_down(
 ) -> None:
     """Ask for the consent to `down`. The machine gives these answers, before and after the question."""
     given = iter(answers)
-    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: next(given))
-    reached = SimpleNamespace(
+    monkeypatch.setattr("gpuinfra.app.consent.ask_machine", lambda *_: next(given))
+    session = SimpleNamespace(
         settings=replace(settings(yes=yes), workspace=folder),
         cloud=SimpleNamespace(simulated=False),
         machine_id=lambda name, group: MachineId("s", group, name),
     )
     effect = Effect.DELETE_DISK if delete else Effect.POWER_OFF
     request = consent.Request("my-dsvm", "g", effect, command="gpuinfra down my-dsvm", delete=delete, is_down=True)
-    consent.require_consent(request, cast("CloudSession", reached), None, TerminalFrontend())
+    consent.require_consent(request, cast("CloudSession", session), None, TerminalFrontend())
 
 
 def agree_to_delete(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: MachineAnswer) -> None:
@@ -344,7 +344,7 @@ def test_terminal_is_asked_before_a_machine_that_refuses_the_login_is_switched_o
     with pytest.raises(Problem) as caught:
         run_down(monkeypatch, tmp_path, REFUSED)
     assert caught.value.exit_code is Exit.LEFT_BEHIND
-    assert questions.asked == ["my-dsvm will be switched off. Go on?"]
+    assert questions.asked == ["my-dsvm will be switched off. Continue?"]
     assert "my-dsvm does not accept your SSH key" in capsys.readouterr().err
     Questions(monkeypatch, answer=True)
     run_down(monkeypatch, tmp_path, REFUSED, REFUSED)

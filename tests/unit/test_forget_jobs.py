@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.app.accounts import jobs_of
 from gpuinfra.app.down import forget_jobs
+from gpuinfra.app.machine_costs import jobs_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.models.resource import MachineId
 from gpuinfra.models.run import RunState

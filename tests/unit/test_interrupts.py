@@ -151,7 +151,7 @@ INTERRUPTED_CALLS = {
 """,
     "another-handler": """
     lock = threading.Lock()
-    handler = module("gpuinfra.cli.signals", '''
+    handler = module("gpuinfra.app.interruption", '''
 def handle(interrupt):
     interrupt()
 ''')["handle"]

@@ -20,7 +20,7 @@ def test_second_ctrl_c_waits_for_the_kill_as_long_as_the_grace_period(monkeypatc
     monkeypatch.setattr(background, "in_thread", lambda *_: SimpleNamespace(result=waited.append))
     record = SimpleNamespace(run=SimpleNamespace(state=SimpleNamespace(is_over=False)), change=lambda **_: None)
     link = SimpleNamespace(retry_policy=lambda *_, **__: None, retry=interrupt)
-    session: Any = SimpleNamespace(progress=SimpleNamespace(note=lambda _: None))
+    session: Any = SimpleNamespace(frontend=SimpleNamespace(note=lambda _: None))
     following: Any = SimpleNamespace(record=record, link=link)
     with pytest.raises(KeyboardInterrupt):
         JobSession._cancel(session, following)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.app.cost import CostQuery, _moment, _wanted
-from gpuinfra.app.ledger_recording import accounted, note, note_cost, note_end
+from gpuinfra.app.ledger_recording import accounted, note, note_end
+from gpuinfra.app.machine_costs import record_cost
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
@@ -89,12 +90,12 @@ def test_receipt_has_period_and_cost_when_a_machine_of_this_name_in_another_grou
     events = [Event(began, "", "start", "Succeeded"), Event(ended, "", "deallocate", "Succeeded", caller="colleague")]
     monkeypatch.setattr("gpuinfra.app.ledger_recording._events", lambda *_: events)
     cloud = SimpleNamespace(grant=lambda _: None, look=lambda _: None, subscription=SUBSCRIPTION)
-    reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=cloud)
+    session: Any = SimpleNamespace(settings=settings(tmp_path), cloud=cloud)
     was_off = replace(ENDED, billed_from=None, billed_to=None)
     for group in ("g", "G"):
-        receipt = accounted(replace(was_off, group=group), reached)
+        receipt = accounted(replace(was_off, group=group), session)
         assert (receipt.billed_from, receipt.billed_to, receipt.cost) == (began, ended, 0.5)
-    assert accounted(replace(was_off, group="other"), reached).billed_from is None
+    assert accounted(replace(was_off, group="other"), session).billed_from is None
 
 
 # Cost of a run
@@ -110,12 +111,17 @@ def work_of(run: Run, workspace: Path, *, tracked: bool) -> Any:
     return SimpleNamespace(run=run, workspace=opened, job=SimpleNamespace(tracked=tracked))
 
 
+def cost_of(run: Run, workspace: Path) -> float | None:
+    work = work_of(run, workspace, tracked=True)
+    return record_cost(work.workspace, work.run, tracked=True).cost_usd
+
+
 @pytest.mark.parametrize("tracked", [True, False])
 def test_run_has_the_cost_of_its_job(tmp_path: Path, tracked: bool) -> None:
     for price, at in ((9.0, NOW - timedelta(days=2)), (0.5, NOW - timedelta(days=1))):
         note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, at, NAME, price_per_hour=price), RecordedProgress())
     work = work_of(RUN, tmp_path, tracked=tracked)
-    assert note_cost(work).cost_usd == 0.25
+    assert record_cost(work.workspace, work.run, tracked=tracked).cost_usd == 0.25
     assert work.workspace.history.find("1").cost_usd == (0.25 if tracked else None)
 
 
@@ -131,12 +137,12 @@ def test_run_has_the_cost_of_its_job(tmp_path: Path, tracked: bool) -> None:
 )
 def test_run_without_a_known_price_has_no_cost(tmp_path: Path, run: Run) -> None:
     note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, NOW, NAME, price_per_hour=0.5), RecordedProgress())
-    assert note_cost(work_of(run, tmp_path, tracked=True)).cost_usd is None
+    assert cost_of(run, tmp_path) is None
 
 
 def test_cost_of_a_receipt_is_kept(tmp_path: Path) -> None:
     note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, NOW, NAME, price_per_hour=0.5), RecordedProgress())
-    assert note_cost(work_of(replace(RUN, cost_usd=7.0), tmp_path, tracked=True)).cost_usd == 7.0
+    assert cost_of(replace(RUN, cost_usd=7.0), tmp_path) == 7.0
 
 
 # Options of the command
@@ -186,6 +192,6 @@ def test_sandbox_runs_do_not_count_on_azure(tmp_path: Path, simulated: bool) -> 
     history = History(tmp_path / ".gpuinfra")
     for each in (False, True):
         history.save(replace(RUN, id=f"simulated-{each}", simulated=each))
-    reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=SimpleNamespace(simulated=simulated))
+    session: Any = SimpleNamespace(settings=settings(tmp_path), cloud=SimpleNamespace(simulated=simulated))
     progress: Any = RecordedProgress()
-    assert [job.id for job in CostQuery(reached, progress)._jobs(NOW)] == [f"simulated-{simulated}"]
+    assert [job.id for job in CostQuery(session, progress)._jobs(NOW)] == [f"simulated-{simulated}"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuinfra.app.durations import seconds_of
+from gpuinfra.app.options import seconds_of
 from gpuinfra.diagnostics import Problem
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.upload import UploadError, read_tree
+from gpuinfra.runner.errors import UploadError
+from gpuinfra.runner.upload.walk import read_tree
 from tests.upload_help import RecordedProgress
 
 

@@ -21,12 +21,10 @@ from tests.real import program
 FAKE_CLOUD_PROGRAM = """
 import json, sys, types
 from gpuinfra.app import machine_names as words
-from gpuinfra.app import access
-from gpuinfra.app.machines import Named
+from gpuinfra.app.machine_names import Named
 from gpuinfra.cli.main import main
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.target import Target
-from gpuinfra.provision import target as provision_target
 
 target = json.loads(sys.argv[1])
 
@@ -36,8 +34,8 @@ def find_target(cloud, name, group, *, ssh_port, identity):
     return Target(**{**target, "port": ssh_port, "identity": identity or target["identity"]})
 
 found = types.SimpleNamespace(ssh_port=target["port"])
-access.open_cloud = lambda *arguments, **options: found
-provision_target.find_target = find_target
+words.open_cloud = lambda *arguments, **options: found
+words.find_target = find_target
 words.located = lambda settings, cloud, name, spec=None: Named(name, spec=spec)
 sys.exit(main(sys.argv[2:]))
 """

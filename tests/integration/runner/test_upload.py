@@ -19,7 +19,8 @@ from gpuinfra.models.target import Target
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection, SshProcess
 from gpuinfra.runner.errors import ConnectError, RemoteError
-from gpuinfra.runner.upload import Uploaded, read_tree, upload
+from gpuinfra.runner.upload.send import Uploaded, upload
+from gpuinfra.runner.upload.walk import read_tree
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing, program
 from tests.upload_help import RecordedProgress

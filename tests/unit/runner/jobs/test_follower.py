@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.app.access import power_of
-from gpuinfra.app.job_result import exit_code_of, problems_of
+from gpuinfra.app.submit import exit_code_of, problems_of
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState

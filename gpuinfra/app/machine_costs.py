@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.access import CloudSession
+    from gpuinfra.app.workspace import Workspace
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.run import Run
     from gpuinfra.provision.costing.activity import Event
@@ -25,11 +26,11 @@ AT_ONCE = 8
 _Key = tuple[str, str, str]
 
 
-class Accounts:
+class MachineCosts:
     """The histories of machines since their last power-on from this workspace."""
 
-    def __init__(self, reached: CloudSession) -> None:
-        self._reached = reached
+    def __init__(self, session: CloudSession) -> None:
+        self._session = session
         self._logs: dict[_Key, list[Event] | None] = {}
         """The log of each machine in one state. While Azure does not change the machine, the log does not change."""
 
@@ -74,7 +75,7 @@ class Accounts:
 
         if key not in self._logs:
             try:
-                self._logs[key] = read_events(self._reached.cloud.fleet.activity_log(since, now, resource))
+                self._logs[key] = read_events(self._session.cloud.fleet.activity_log(since, now, resource))
             except CloudError as error:
                 if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
                     raise
@@ -82,20 +83,32 @@ class Accounts:
         return self._logs[key]
 
     def _entries(self) -> list[LedgerEntry]:
-        cloud = self._reached.cloud
-        found = ledger_entries(self._reached.settings, simulated=cloud.simulated)
+        cloud = self._session.cloud
+        found = ledger_entries(self._session.settings, simulated=cloud.simulated)
         return [each for each in found if each.subscription.casefold() in {"", cloud.subscription.casefold()}]
 
 
-def ledger_entries(settings: Settings, *, simulated: bool) -> list[LedgerEntry]:
-    """Return this workspace's entries for real or simulated machines, or nothing if the ledger cannot be read."""
+def ledger_entries(
+    settings: Settings,
+    *,
+    simulated: bool,
+    machine: str | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> list[LedgerEntry]:
+    """Return this workspace's entries for real or simulated machines, or for the machines with one name.
+
+    If the ledger cannot be read, return nothing. A machine in the sandbox may have the name of a real one.
+    """
     from gpuinfra.store.ledger import Ledger
 
     try:
         found = Ledger(settings.state).entries()
-    except Problem:
+    except Problem as problem:
+        if warn:
+            warn(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
         return []
-    return [each for each in found if each.simulated == simulated]
+    named = [each for each in found if machine is None or each.machine.casefold() == machine.casefold()]
+    return [each for each in named if each.simulated == simulated]
 
 
 def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[Run]:
@@ -113,6 +126,19 @@ def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[R
         own = [run for run in everything.values() if run.simulated == simulated]
         costs |= cost_by_ledger(ledger_entries(settings, simulated=simulated), jobs_of(own, now))
     return [replace(run, cost_usd=round(costs[run.id], 4)) if run.id in costs else run for run in runs]
+
+
+def record_cost(workspace: Workspace, run: Run, *, tracked: bool) -> Run:
+    """Return a finished run with the machine's cost while its job ran, if the ledger has the price."""
+    if run.cost_usd is not None or run.ended is None:
+        return run
+    (counted,) = with_costs(workspace.settings, [run], run.ended)
+    if counted.cost_usd is None or not tracked:
+        return counted
+    try:
+        return workspace.history.update(run.id, cost_usd=counted.cost_usd)
+    except Problem:
+        return counted
 
 
 def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:

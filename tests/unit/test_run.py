@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 import pytest
 
+from gpuinfra.app.interruption import leave_closed_streams
 from gpuinfra.app.job_request import OnInterrupt
-from gpuinfra.app.job_session import _leave_closed_streams
-from gpuinfra.app.run_workflow import RunWorkflow
+from gpuinfra.app.run import RunWorkflow
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.up import up
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
@@ -41,13 +41,6 @@ DONE = make_run(
 )
 
 
-class Broken:
-    """A history that cannot be read."""
-
-    def list(self) -> list[Run]:
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read"))
-
-
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """How the machine was ended: whether it was deleted."""
@@ -57,26 +50,24 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(delete)
         return Receipt(NAME, OffProof.DEALLOCATED, NOW)
 
-    monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
+    monkeypatch.setattr("gpuinfra.app.run.end_machine", end_machine)
     set_answer(monkeypatch, MachineAnswer(Contact.SILENT))
     return found
 
 
 def set_answer(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
     """Make the machine answer this when it is asked for its runs."""
-    monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: None)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.open_session", lambda *_, **__: None)
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
 
 
-def make_workflow(
-    workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None, history: Any = None
-) -> RunWorkflow:
+def make_workflow(workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None) -> RunWorkflow:
     settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=workspace, correlation_id="")
     work: Any = SimpleNamespace(
         run=DONE,
         is_off=False,
         neighbours=neighbours,
-        workspace=SimpleNamespace(history=history or History(workspace / ".gpuinfra")),
+        workspace=SimpleNamespace(history=History(workspace / ".gpuinfra")),
         assigned=SimpleNamespace(tracked=False),
     )
     progress: Any = RecordedProgress()
@@ -104,8 +95,8 @@ def test_machine_is_asked_for_runs_before_teardown(
     workflow = make_workflow(tmp_path, "delete", None)
     workflow._end()
     assert ends == expected
-    assert "r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
-    assert DONE.id not in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
+    assert DONE.id not in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 def test_second_interrupt_during_the_check_reports_a_running_machine(
@@ -118,11 +109,11 @@ def test_second_interrupt_during_the_check_reports_a_running_machine(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", interrupt)
-    monkeypatch.setattr("gpuinfra.app.interruption.say_what_exists", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.run.say_what_exists", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         workflow._end()
     assert ends == []
-    assert "my-dsvm is left as it is: it is billed until" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "my-dsvm is left as it is: it is billed until" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 def test_second_interrupt_before_azure_is_asked_says_that_it_may_be_on(
@@ -131,13 +122,13 @@ def test_second_interrupt_before_azure_is_asked_says_that_it_may_be_on(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuinfra.app.run_workflow.up", interrupt)
-    monkeypatch.setattr("gpuinfra.app.down.end_machine", interrupt)
+    monkeypatch.setattr("gpuinfra.app.run.up", interrupt)
+    monkeypatch.setattr("gpuinfra.app.run.end_machine", interrupt)
     workflow = make_workflow(tmp_path, "deallocate", [])
     workflow.work.was_interrupted = False  # type: ignore[union-attr]
     with pytest.raises(KeyboardInterrupt):
         workflow.execute()
-    lines = [line for line in workflow.progress.lines if "is left as it is" in str(line)]  # type: ignore[attr-defined]
+    lines = [line for line in workflow.frontend.lines if "is left as it is" in str(line)]  # type: ignore[attr-defined]
     assert len(lines) == 1
     assert "it is billed until `gpuinfra down my-dsvm`" in str(lines)
 
@@ -157,14 +148,18 @@ def test_interrupt_while_the_machine_is_asked_does_not_end_what_another_run_need
     workflow = make_workflow(tmp_path, "delete", None)
     workflow._end()
     assert (ends, workflow.interrupted) == ([], True)
-    assert "is kept for r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "is kept for r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("has_outputs", "expected"), [(True, [False]), (False, [True])])
 def test_unreadable_history_does_not_keep_a_machine_on(
-    has_outputs: bool, expected: list[bool], tmp_path: Path, ends: list[bool]
+    has_outputs: bool, expected: list[bool], tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workflow = make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=has_outputs)], Broken())
+    def unreadable(*_: Any) -> list[Run]:
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read"))
+
+    monkeypatch.setattr(History, "list", unreadable)
+    workflow = make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=has_outputs)])
     workflow._end()
     assert (ends, workflow.problem) == (expected, None)
 
@@ -178,10 +173,10 @@ def test_another_run_that_cannot_be_fetched_keeps_the_machine(
     workflow = make_workflow(tmp_path, "deallocate", [])
     other: dict[str, Any] = {**DONE.as_json(), "id": "r0", "state": "running", "job": {"kind": "process", "id": "r0"}}
     History(tmp_path / ".gpuinfra").save(run_from_json(other))
-    monkeypatch.setattr("gpuinfra.app.run_control.fetch_outputs", full)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.fetch_outputs", full)
     workflow._end()
     assert ends == []
-    assert "is kept for r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "is kept for r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 def test_internal_error_does_not_keep_the_machine_on(
@@ -191,7 +186,7 @@ def test_internal_error_does_not_keep_the_machine_on(
         raise KeyError("nothing")
 
     workflow = make_workflow(tmp_path, "deallocate", [])
-    monkeypatch.setattr(RunWorkflow, "_others", mistake)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.OtherRuns.in_need", mistake)
     workflow._end()
     assert ends == [False]
 
@@ -209,8 +204,8 @@ def test_unusable_machine_is_deallocated(
     cloud.remove(Kind.PUBLIC_IP)
     cloud.set_power(power)
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
-    monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
-    monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
+    monkeypatch.setattr("gpuinfra.app.up.check_files", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.up.open_session", lambda *_, **__: SimpleNamespace(cloud=cloud))
     start = Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START)
 
     def started(consent: Any, _: Any) -> Any:
@@ -219,8 +214,8 @@ def test_unusable_machine_is_deallocated(
 
     monkeypatch.setattr("gpuinfra.app.up._ask", lambda *_, **__: None)
     provisioner = SimpleNamespace(up=started, host_key=SimpleNamespace(public=""), public_key="key")
-    monkeypatch.setattr("gpuinfra.app.machines.open_provisioner", lambda *_, **__: provisioner)
-    monkeypatch.setattr("gpuinfra.app.ledger_recording.record_power_on", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.up.open_provisioner", lambda *_, **__: provisioner)
+    monkeypatch.setattr("gpuinfra.app.up.record_power_on", lambda *_: None)
     workflow = make_workflow(tmp_path, "deallocate", [])
     workflow.work = None
     workflow.execute()
@@ -229,7 +224,7 @@ def test_unusable_machine_is_deallocated(
     assert note in (workflow.problem.diagnostics[0].note or "")
 
 
-@pytest.mark.parametrize("moment", ["ledger_recording.record_power_on", "up._write_target", "up._not_ready"])
+@pytest.mark.parametrize("moment", ["up.record_power_on", "up._write_target", "machine_readiness._not_ready"])
 def test_interrupt_at_any_moment_after_creation_says_what_exists(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,27 +236,27 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
     seen: list[str] = []
 
     def wait(*_: Any, **__: Any) -> None:
-        if moment == "up._not_ready":
+        if moment == "machine_readiness._not_ready":
             raise NotReady("ssh", "it does not answer")
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     for name, value in {
-        "app.machines.reach": lambda *_, **__: SimpleNamespace(cloud=cloud),
-        "app.machines.open_provisioner": lambda *_, **__: provisioner,
-        "app.host_keys.record_host_key": lambda *_: None,
-        "app.ledger_recording.record_power_on": lambda *_: None,
-        "app.up._ended_meanwhile": lambda *_: None,
-        "app.up._wait_for_docker": lambda *_: None,
-        "app.up.say_what_exists": lambda _reached, name, *_: seen.append(name),
-        "runner.readiness.wait_until_ready": wait,
+        "app.up.open_session": lambda *_, **__: SimpleNamespace(cloud=cloud),
+        "app.up.open_provisioner": lambda *_, **__: provisioner,
+        "app.up.record_host_key": lambda *_: None,
+        "app.up.record_power_on": lambda *_: None,
+        "app.machine_readiness._ended_meanwhile": lambda *_: None,
+        "app.machine_readiness._wait_for_docker": lambda *_: None,
+        "app.up.say_what_exists": lambda _session, name, *_: seen.append(name),
+        "app.machine_readiness.wait_until_ready": wait,
         f"app.{moment}": interrupt,
     }.items():
         monkeypatch.setattr(f"gpuinfra.{name}", value)
     workflow = make_workflow(tmp_path, "deallocate", [])
     with pytest.raises(KeyboardInterrupt):
-        up(workflow.settings, workflow.located, 60, workflow.progress)
+        up(workflow.settings, workflow.located, 60, workflow.frontend)
     assert seen == [NAME]
 
 
@@ -277,12 +272,12 @@ def test_internal_error_does_not_hide_that_the_machine_may_be_on(
     def mistake(*_: Any, **__: Any) -> None:
         raise KeyError("nothing")
 
-    monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
-    monkeypatch.setattr("gpuinfra.app.run_workflow.up", mistake)
+    monkeypatch.setattr("gpuinfra.app.run.end_machine", end_machine)
+    monkeypatch.setattr("gpuinfra.app.run.up", mistake)
     workflow = make_workflow(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):
         workflow.execute()
-    assert "my-dsvm may be on: it is billed until `gpuinfra down my-dsvm`" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "my-dsvm may be on: it is billed until `gpuinfra down my-dsvm`" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 # Closed output
@@ -301,7 +296,7 @@ def test_closed_streams_print_nothing(broken: set[str], tmp_path: Path, monkeypa
         file = closed_pipe() if name in broken else (tmp_path / name).open("w")
         monkeypatch.setattr(sys, name, file)
         file.buffer.write(b"said\n")
-    _leave_closed_streams()
+    leave_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.buffer.write(b"more\n")
         stream.close()
