@@ -80,13 +80,12 @@ class OpenFolder:
         os.close(self._top)
 
 
-class FolderListing(OpenFolder):
+class FolderContent(OpenFolder):
     """The content of a folder."""
 
     def __init__(self, top: str) -> None:
         super().__init__(os.open(top, OPEN_FOLDER))
         self._path = top
-
         self.files: list[tuple[str, list[int], int]] = []
         self.links: list[tuple[str, str]] = []
         self.folders: list[tuple[str, int]] = []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuinfra.remote import home
-from gpuinfra.remote.folder import FolderListing, stamp, wire_name
+from gpuinfra.remote.folder import FolderContent, stamp, wire_name
 from gpuinfra.remote.run_folder import OUTPUTS
 from gpuinfra.remote.wire import DATA, JSON, RefusedError, Wire
 
@@ -39,7 +39,7 @@ class OutputsSender:
     """Sends the files that the client does not have."""
 
     def __init__(
-        self, run: str, wire: Wire, folder: FolderListing, known: dict[str, Any], parts: dict[str, Any], final: bool
+        self, run: str, wire: Wire, folder: FolderContent, known: dict[str, Any], parts: dict[str, Any], final: bool
     ) -> None:
         from gpuinfra.remote.heartbeat import TransferHeartbeat  # the client imports this module without needing it
 
@@ -169,7 +169,7 @@ def outputs(wire: Wire, request: dict[str, Any]) -> None:
     if not os.path.isdir(home.run_folder(run)):
         raise RefusedError("no-such-run", f"run {run} is not on this machine")
     os.makedirs(os.path.join(home.run_folder(run), OUTPUTS), exist_ok=True)
-    folder = FolderListing(os.path.join(home.run_folder(run), OUTPUTS))
+    folder = FolderContent(os.path.join(home.run_folder(run), OUTPUTS))
     try:
         folder.scan()
         for batch in _batches([[wire_name(path), mode] for path, mode in folder.folders]):

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpuinfra.remote.folder import MAX_PATH_BYTES, FolderListing
+from gpuinfra.remote.folder import MAX_PATH_BYTES, FolderContent
 from gpuinfra.remote.home import remove_tree
 from gpuinfra.runner.outputs.copies import kept_files
 from gpuinfra.runner.outputs.folder import OutputsFolder
@@ -26,7 +26,7 @@ def make_nested(top: Path, depth: int, name: str = "d") -> None:
 def test_files_in_deep_folders_are_listed_and_opened(tmp_path: Path) -> None:
     make_nested(tmp_path, DEPTH)
     try:
-        folder = FolderListing(str(tmp_path))
+        folder = FolderContent(str(tmp_path))
         folder.scan()
         (path,) = (each[0] for each in folder.files)
         os.close(folder.open(path))
@@ -51,7 +51,7 @@ def test_deep_folders_are_created(tmp_path: Path) -> None:
 def test_too_long_path_is_reported(tmp_path: Path) -> None:
     make_nested(tmp_path, 40, "d" * 200)
     try:
-        folder = FolderListing(str(tmp_path))
+        folder = FolderContent(str(tmp_path))
         folder.scan()
         folder.close()
         assert (len(folder.folders), folder.files) == (17, [])
