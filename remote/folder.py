@@ -86,7 +86,6 @@ class FolderContent(OpenFolder):
     def __init__(self, top: str) -> None:
         super().__init__(os.open(top, OPEN_FOLDER))
         self._path = top
-
         self.files: list[tuple[str, list[int], int]] = []
         self.links: list[tuple[str, str]] = []
         self.folders: list[tuple[str, int]] = []
