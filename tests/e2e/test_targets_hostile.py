@@ -101,16 +101,18 @@ def test_ssh_without_a_home_folder_reports_it(tmp_path: Path, folder: Path, more
     assert "internal" not in {problem["code"] for problem in json.loads(done.stdout).get("diagnostics", ())}
 
 
+def stand_in_keyring(folder: Path, code: str) -> tuple[Path, dict[str, str]]:
+    """Return the file of a keyring that has the target's password, and the variables that select it."""
+    (folder / "stand_in_keyring.py").write_text(code)
+    kept = folder / "keyring.json"
+    kept.write_text(json.dumps({f"gpuinfra/lab {account(TARGET)}": "sesame"}))
+    backend = "stand_in_keyring.Keyring"
+    return kept, {"PYTHONPATH": str(folder), "TEST_KEYRING": str(kept), "PYTHON_KEYRING_BACKEND": backend}
+
+
 def test_detach_removes_the_password_of_an_invalid_file(run: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "lab.compute").write_text(compute(password="keyring:lab", nvidiaDocker="perhaps"))
-    (tmp_path / "stand_in_keyring.py").write_text(KEYRING)
-    kept = tmp_path / "keyring.json"
-    kept.write_text(json.dumps({f"gpuinfra/lab {account(TARGET)}": "sesame"}))
-    variables = {
-        "PYTHONPATH": str(tmp_path),
-        "TEST_KEYRING": str(kept),
-        "PYTHON_KEYRING_BACKEND": "stand_in_keyring.Keyring",
-    }
+    kept, variables = stand_in_keyring(tmp_path, KEYRING)
     assert run("detach", "lab", "--yes", **variables).returncode == 0
     assert json.loads(kept.read_text()) == {}
 
@@ -151,14 +153,8 @@ def test_unreadable_target_file_does_not_hide_earlier_machines(user: User) -> No
 def test_detach_says_when_the_password_is_still_in_the_keyring(run: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "lab.compute").write_text(compute(password="keyring:lab"))
     locked = "    def delete_password(self, *_):\n        raise __import__('keyring').errors.KeyringLocked\n"
-    (tmp_path / "stand_in_keyring.py").write_text(f"{KEYRING.partition('    def delete_password')[0]}{locked}")
-    kept = tmp_path / "keyring.json"
-    kept.write_text(json.dumps({f"gpuinfra/lab {account(TARGET)}": "sesame"}))
-    variables = {
-        "PYTHONPATH": str(tmp_path),
-        "TEST_KEYRING": str(kept),
-        "PYTHON_KEYRING_BACKEND": "stand_in_keyring.Keyring",
-    }
+    code = f"{KEYRING.partition('    def delete_password')[0]}{locked}"
+    kept, variables = stand_in_keyring(tmp_path, code)
     done = run("detach", "lab", "--yes", **variables)
     assert "sesame" in kept.read_text()
     assert "keyring" in done.stderr
