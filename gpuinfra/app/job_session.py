@@ -22,13 +22,13 @@ from gpuinfra.models.run import Run, RunState
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend, JobOutput
     from gpuinfra.app.settings import Settings
+    from gpuinfra.models.consent import MachineRun
     from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.runner.job_spec import JobSpec
     from gpuinfra.runner.jobs.follower import JobFollower
     from gpuinfra.runner.jobs.heartbeat import Heartbeat
     from gpuinfra.runner.jobs.log import LogFile
-    from gpuinfra.runner.jobs.remote_runs import RemoteRun
     from gpuinfra.runner.link import Link
     from gpuinfra.runner.record import Record
 
@@ -61,7 +61,7 @@ class JobSession:
     """Whether the machine is to be deallocated or deleted after the job."""
     was_interrupted: bool = False
     """Whether Ctrl-C has already ended the job. A second Ctrl-C does not wait for the outputs."""
-    neighbours: list[RemoteRun] | None = None
+    neighbours: list[MachineRun] | None = None
     """Other runs on the target, from any workspace; None if it was not asked or did not answer."""
     is_off: bool = False
     """Whether the machine was found off: evicted, or stopped by its agent or another client."""
@@ -122,7 +122,7 @@ class JobSession:
         from gpuinfra.runner.jobs.remote_runs import list_runs
 
         with contextlib.suppress(ConnectError, JobError, KeyboardInterrupt):
-            self.neighbours = [each for each in list_runs(link.remote) if each.run != self.run.id]
+            self.neighbours = [each for each in list_runs(link.remote) if each.id != self.run.id]
 
     def _with_commit(self) -> Run:
         from gpuinfra.runner.record import commit_of

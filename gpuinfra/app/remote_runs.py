@@ -25,7 +25,7 @@ from gpuinfra.provision.plan import creation_failed, has_disk
 from gpuinfra.provision.power import UNUSABLE
 from gpuinfra.runner.connection.private_keys import with_own_key
 from gpuinfra.runner.errors import ConnectError, JobError, LoginRefused, RemoteError
-from gpuinfra.runner.jobs.remote_runs import RemoteRun, list_runs
+from gpuinfra.runner.jobs.remote_runs import list_runs
 from gpuinfra.runner.link import link_to
 
 ASK_SECONDS = 120.0
@@ -74,8 +74,7 @@ def _ask(session: CloudSession, observed: Observed, spec: Spec | None) -> Machin
         return MachineAnswer(Contact.REFUSED)
     except (Problem, ConnectError, RemoteError, JobError):
         return MachineAnswer(Contact.SILENT)
-    runs = (MachineRun(each.run, each.is_over, each.has_outputs) for each in found)
-    return MachineAnswer(Contact.ANSWERED, tuple(runs))
+    return MachineAnswer(Contact.ANSWERED, tuple(found))
 
 
 @dataclass
@@ -87,13 +86,13 @@ class OtherRuns:
     frontend: Frontend
     own: Run | None
     """The run that this `run` has submitted."""
-    found: list[RemoteRun] | None
+    found: list[MachineRun] | None
     """Other runs as the machine reported them to the job's connection; None if it was not asked or did not answer."""
     _answer: MachineAnswer | None = None
 
     def in_need(self) -> list[str]:
         """Return the runs that need the machine: their jobs run, or a client is fetching their outputs."""
-        return [*self._own_runs_in_need(), *(run.run for run in self._foreign_runs() if not run.is_over)]
+        return [*self._own_runs_in_need(), *(run.id for run in self._foreign_runs() if not run.is_over)]
 
     def unfetched(self, *, is_new: bool) -> str:
         """Return the IDs of runs whose outputs a deletion would lose, also of the own run if it is not tracked.
@@ -106,7 +105,7 @@ class OtherRuns:
             return "earlier runs, which cannot be read,"
         if self.own and (self.own.job or self.own.started) and not self.own.outputs.complete:
             found.add(self.own.id)
-        found |= {run.run for run in self._foreign_runs() if run.has_outputs}
+        found |= {run.id for run in self._foreign_runs() if run.has_outputs}
         if self._runs_on_machine() is None and not found and not is_new:
             return "other runs, if there are any,"
         return ", ".join(sorted(found))
@@ -136,7 +135,7 @@ class OtherRuns:
             # Assume that it continues, unless its end was just recorded.
             return not open_workspace(self.settings).history.find(run.id).state.is_over
 
-    def _foreign_runs(self) -> list[RemoteRun]:
+    def _foreign_runs(self) -> list[MachineRun]:
         """Return runs that the machine knows and this workspace does not. For its own runs, the history knows more."""
         runs = self._runs_on_machine()
         if not runs:
@@ -144,9 +143,9 @@ class OtherRuns:
         own: set[str] = set()
         with suppress(Problem):  # without a history, all are unknown
             own = {run.id for run in open_workspace(self.settings).history.list()}
-        return [run for run in runs if run.run not in own]
+        return [run for run in runs if run.id not in own]
 
-    def _runs_on_machine(self) -> list[RemoteRun] | None:
+    def _runs_on_machine(self) -> list[MachineRun] | None:
         """Return other runs on the machine, from any workspace; None if the machine cannot be queried."""
         if self.found is not None:
             return self.found
@@ -154,7 +153,7 @@ class OtherRuns:
         if self._answer.contact not in {Contact.ANSWERED, Contact.NOTHING_THERE}:
             return None
         own = self.own.id if self.own else ""
-        return [RemoteRun(run.id, run.is_over, run.has_outputs) for run in self._answer.runs if run.id != own]
+        return [run for run in self._answer.runs if run.id != own]
 
     def _ask(self) -> MachineAnswer:
         try:

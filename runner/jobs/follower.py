@@ -191,7 +191,7 @@ class JobFollower:
         from gpuinfra.runner.jobs.helper_containers import remove_forgotten, remove_old
 
         def known_runs() -> set[str]:
-            return {each.run for each in list_runs(self.link.remote)}
+            return {each.id for each in list_runs(self.link.remote)}
 
         with contextlib.suppress(ConnectError, JobError):
             remove_old(self.link.engine)

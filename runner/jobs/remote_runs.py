@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gpuinfra.models.consent import MachineRun
 from gpuinfra.models.run import GpuUsage
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.errors import JobError, job_errors
@@ -61,21 +61,12 @@ def keep_run(remote: RemoteClient, run: str) -> None:
         remote.ask("run-keep", run=run)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteRun:
-    """A run that the target knows, from any workspace."""
-
-    run: str
-    is_over: bool
-    has_outputs: bool
-
-
-def list_runs(remote: RemoteClient) -> list[RemoteRun]:
+def list_runs(remote: RemoteClient) -> list[MachineRun]:
     """Return all runs that the target knows, from any workspace."""
     with job_errors("the runs on the target cannot be listed"):
         found = remote.ask("runs", seconds=ANSWER_SECONDS)["runs"]
     try:
-        return [RemoteRun(str(each["run"]), bool(each["over"]), bool(each["outputs"])) for each in found]
+        return [MachineRun(str(each["run"]), bool(each["over"]), bool(each["outputs"])) for each in found]
     except (KeyError, TypeError) as error:
         raise JobError(UNEXPECTED_REPLY, f"list of runs: {error}") from error
 

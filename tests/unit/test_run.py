@@ -23,7 +23,6 @@ from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import tags
 from gpuinfra.provision.names import ref_of
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.remote_runs import RemoteRun
 from gpuinfra.runner.readiness import NotReady
 from gpuinfra.store.history import History
 from tests.runs import make_run
@@ -61,7 +60,7 @@ def set_answer(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
 
 
-def make_workflow(workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None) -> RunWorkflow:
+def make_workflow(workspace: Path, afterwards: str, neighbours: list[MachineRun] | None) -> RunWorkflow:
     settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=workspace, correlation_id="")
     work: Any = SimpleNamespace(
         run=DONE,
@@ -77,7 +76,7 @@ def make_workflow(workspace: Path, afterwards: str, neighbours: list[RemoteRun] 
 
 
 def test_machine_without_other_runs_is_deleted(tmp_path: Path, ends: list[bool]) -> None:
-    make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=False)])._end()
+    make_workflow(tmp_path, "delete", [MachineRun("r0", is_over=True, has_outputs=False)])._end()
     assert ends == [True]
 
 
@@ -159,7 +158,7 @@ def test_unreadable_history_does_not_keep_a_machine_on(
         raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read"))
 
     monkeypatch.setattr(History, "list", unreadable)
-    workflow = make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=has_outputs)])
+    workflow = make_workflow(tmp_path, "delete", [MachineRun("r0", is_over=True, has_outputs=has_outputs)])
     workflow._end()
     assert (ends, workflow.problem) == (expected, None)
 
