@@ -13,6 +13,7 @@ from gpuinfra.app.run_control import lost_outputs
 from gpuinfra.app.workspace import check_workspace, open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.run import Run, RunState
+from gpuinfra.runner.jobs.settle import is_lost_for_good, lost_help
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -70,10 +71,8 @@ def result_of(work: JobSession, problem: Problem | None = None) -> JobResult:
 
         work.run = record_cost(work.workspace, work.run, tracked=work.job.tracked)
     run = work.run
-    if problem and problem.diagnostics[0].code is Code.MACHINE_IS_OFF and run.job:
-        from gpuinfra.app.settlement import off_hint
-
-        first = replace(problem.diagnostics[0], help=off_hint(work.workspace.settings, run))
+    if problem and problem.diagnostics[0].code is Code.MACHINE_IS_OFF and is_lost_for_good(run):
+        first = replace(problem.diagnostics[0], help=lost_help(run))
         problem = Problem(first, *problem.diagnostics[1:], exit_code=problem.exit_code)
     found = problems_of(run, require_gpu_use=work.job.require_gpu_use)
     diagnostics = (*(problem.diagnostics if problem else ()), *found)
