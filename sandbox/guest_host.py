@@ -197,13 +197,4 @@ def _gpu(gpu: catalogue.Gpu | None) -> Gpu | None:
     if gpu is None:
         return None
     capability, device = _GPUS.get(gpu.model, ("0.0", "0x000010DE"))
-    return Gpu(
-        model=gpu.model,
-        name=gpu.product,
-        count=gpu.devices,
-        memory_mib=gpu.memory_mib,
-        compute_capability=capability,
-        pci_device_id=device,
-        driver_version=_DRIVER,
-        cuda_version=_CUDA,
-    )
+    return Gpu(gpu.model, gpu.product, gpu.devices, gpu.memory_mib, capability, device, _DRIVER, _CUDA)
