@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpuinfra.models.plan import Power
-from gpuinfra.models.receipt import OffProof, Receipt, Residue
+from gpuinfra.models.receipt import OFF_BEFORE, OffProof, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
@@ -33,7 +33,6 @@ from gpuinfra.provision.task import Task
 UNREACHABLE_SECONDS = 300.0
 OFF_SECONDS = 1200.0
 SEEN_SECONDS = 60.0
-ALREADY = "it was off already"
 
 
 class _NotSeenOffError(CloudError):
@@ -193,7 +192,7 @@ class Teardown:
             price_per_hour=self.task.market.price(machine.size, machine.region, spot=machine.is_spot),
         )
         if not was_on:
-            return replace(receipt, cause=ALREADY)
+            return replace(receipt, cause=OFF_BEFORE)
         since = tags.moment(machine.tags, tags.ON_SINCE)
         return replace(receipt, billed_from=since, billed_to=now.replace(microsecond=0), cause=self.cause)
 

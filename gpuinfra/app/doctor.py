@@ -53,7 +53,7 @@ def examine(settings: Settings, names: Sequence[str], frontend: Frontend) -> Hea
         return HealthReport(checks, simulated=simulated)
     frontend.begin("doctor", "looking at machines")
     found = machines(session, names, specs)
-    frontend.end("doctor", "looked")
+    frontend.end("doctor", f"{len(found)} machine{'' if len(found) == 1 else 's'} checked")
     return HealthReport(checks, found, simulated=simulated)
 
 

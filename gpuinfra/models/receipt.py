@@ -10,6 +10,9 @@ from gpuinfra.models.json_values import stamp
 MORNING = 8
 """The hour at which a machine left on overnight would be noticed."""
 
+OFF_BEFORE = "it was off already"
+"""The cause in the receipt of a machine that this command did not stop."""
+
 
 class OffProof(StrEnum):
     """Azure's answer that proves "off". No other answer counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuinfra.models.receipt import OffProof
+from gpuinfra.models.receipt import OFF_BEFORE, OffProof
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
 from gpuinfra.views.formatting import cost, duration, per_hour, timestamp
@@ -70,7 +70,7 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if receipt.size and receipt.region:
         yield "machine", f"{receipt.size}{' spot' if receipt.spot else ''} in {receipt.region}"
     if receipt.cause:
-        yield "ended by", receipt.cause
+        yield "state" if receipt.cause == OFF_BEFORE else "ended by", receipt.cause
     if receipt.billed_seconds is not None:
         until = f"{timestamp(receipt.billed_from)} to {timestamp(receipt.billed_to)}"
         yield "on", f"{until}, {duration(receipt.billed_seconds)}"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuinfra.models.receipt import OffProof, Receipt, Residue
+from gpuinfra.models.receipt import OFF_BEFORE, OffProof, Receipt, Residue
 from gpuinfra.views.receipt import render, show
 
 RECEIPT = Receipt(
@@ -124,3 +124,9 @@ def test_receipts_are_printed_on_stdout_as_text_or_json(capsys: pytest.CaptureFi
 def test_control_characters_are_removed() -> None:
     shown = render(replace(RECEIPT, kept=("group \x1b[2J",))).plain
     assert "\x1b" not in shown
+
+
+def test_machine_that_was_off_before_was_not_ended_by_anything() -> None:
+    text = render(replace(RECEIPT, cause=OFF_BEFORE)).plain
+    assert "  state       it was off already\n" in text
+    assert "ended by" not in text

@@ -1,11 +1,14 @@
 """Hostile repositories: reading their commit and their history runs no program that they name."""
 
+import os
 import shutil
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+import gpuinfra.git
 from gpuinfra.git import GitError, open_repository
 from gpuinfra.provision.reaping.spec_history import spec_history
 from gpuinfra.runner.record import commit_of
@@ -46,3 +49,15 @@ def test_a_folder_of_plain_files_does_not_count_as_a_repository(hostile: Hostile
     )
     with pytest.raises(GitError), open_repository(folder):
         pass
+
+
+@pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs"])
+def test_named_pipe_in_the_git_folder_ends_reading_soon(
+    hostile: Hostile, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpuinfra.git, "OPEN_SECONDS", 1.0)
+    (hostile.folder / ".git" / name).unlink(missing_ok=True)
+    os.mkfifo(hostile.folder / ".git" / name)
+    begun = time.monotonic()
+    commit_of(hostile.folder)
+    assert time.monotonic() - begun < 30, "it waits for the pipe"
