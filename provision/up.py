@@ -111,7 +111,7 @@ class Provisioner:
             if number == 0 and plan.loses:
                 lost = f"{plan.name}, which was to be replaced, is gone with what was on its disk; "
             if plan.is_empty:
-                self._allow(plan, observed)
+                self._request_role(plan, observed)
             else:
                 self._attempts.check_unchanged(plan, observed)
                 self._attempts.prepare(checked)
@@ -151,8 +151,8 @@ class Provisioner:
             self.task.progress.note("warning: nothing in Azure switches this machine off: only `gpuinfra reap` does")
         return UpOutcome(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL), role)
 
-    def _allow(self, plan: Plan, observed: Observed) -> None:
-        """Check the role of a machine that needs no change, because the role may be missing."""
+    def _request_role(self, plan: Plan, observed: Observed) -> None:
+        """Request the role of a machine that needs no change, because the role may be missing. This may write."""
         machine = observed.part(Kind.VM)
         if machine and plan.wants_running:
             self._role_grant.begin(machine)

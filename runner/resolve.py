@@ -135,7 +135,7 @@ def _with_runconfig(job: JobSpec, runconfig: RunConfig) -> JobSpec:
     docker = runconfig.docker
     if docker is None or not docker.enabled:
         return job
-    # In the format of the SDK v1, the run configuration decides whether the job runs in a container, and in which.
+    # In the format of the SDK v1, the run configuration can choose a container for any target. It cannot turn one off.
     target = replace(job.target, type=IN_CONTAINER.get(job.target.type, job.target.type))
     return replace(
         job,

@@ -99,7 +99,7 @@ def _sandbox_access() -> Access:
     )
 
 
-def cloud_of(settings: Settings, target: Target) -> Settings:
+def settings_for_target(settings: Settings, target: Target) -> Settings:
     """Return the settings that find a target's machine: a simulated one exists only in the sandbox."""
     return replace(settings, cloud="sandbox") if target.simulated else settings
 

@@ -152,7 +152,10 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
 
 
 def _proven(session: CloudSession, named: Named, receipt: Receipt) -> Receipt:
-    """Return a receipt that reports "gone" only for what existed. Raise Problem for a name that nothing knows."""
+    """Return a receipt that reports "gone" only for what existed. Raise Problem for a name that nothing knows.
+
+    In a group that a spec names, an absent machine is a valid answer, shown as "does not exist".
+    """
     if receipt.existed or receipt.verified is not OffProof.ABSENT:
         return receipt
     entries = ledger_entries(session.settings, simulated=session.cloud.simulated, machine=named.name)

@@ -15,8 +15,6 @@ from gpuinfra.diagnostics import Code, Exit, Problem, Severity, problem
 from gpuinfra.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
     from gpuinfra.app.workspace import Workspace

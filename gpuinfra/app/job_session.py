@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.access import cloud_of, power_of
+from gpuinfra.app.access import power_of, settings_for_target
 from gpuinfra.app.interruption import TerminalClosedError, leave_closed_streams
 from gpuinfra.app.job_request import OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
@@ -95,7 +95,9 @@ class JobSession:
             job_problems(target.name),
         ):
             if self.machine:
-                power = power_of(self._cloud, self.machine, is_there=self.is_of_run, resource_id=target.resource_id)
+                power = power_of(
+                    self._target_settings, self.machine, is_there=self.is_of_run, resource_id=target.resource_id
+                )
                 link.power = power
             link.warm_up(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
@@ -142,14 +144,14 @@ class JobSession:
         return machine_of(self.job.target, self.spec)
 
     @property
-    def _cloud(self) -> Settings:
-        return cloud_of(self.workspace.settings, self.job.target)
+    def _target_settings(self) -> Settings:
+        return settings_for_target(self.workspace.settings, self.job.target)
 
     def _renewing(self, record: Record, heartbeat: Heartbeat) -> contextlib.AbstractContextManager[object]:
         """Renew the machine's lease while the job works; a target without a machine has no lease."""
         if self.machine is None:
             return contextlib.nullcontext()
-        return renewing(self._cloud, self.machine, self.frontend, _without_work(record, heartbeat))
+        return renewing(self._target_settings, self.machine, self.frontend, _without_work(record, heartbeat))
 
     @property
     def _first_heartbeat(self) -> dict[str, Any]:
@@ -262,7 +264,7 @@ class JobSession:
     def extend_lease(self) -> None:
         """Extend the lease by the job's time limit, because no client will renew it."""
         if self.machine:
-            renew_for(self._cloud, self.machine, self.job.timeout, self.frontend)
+            renew_for(self._target_settings, self.machine, self.job.timeout, self.frontend)
 
     def _cancel(self, following: JobFollower) -> None:
         from gpuinfra.runner.background import in_thread

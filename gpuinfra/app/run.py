@@ -124,7 +124,7 @@ class RunWorkflow:
                 raise
         except Problem as found:
             if not is_up and not isinstance(found, LeftOn):
-                raise  # `up` has rolled back and reported it
+                raise  # the Problem says what `up` stopped or undid, and what was on before and stays on
             self.problem = found
         except BaseException:
             self._end()  # even an error in gpuinfra must not leave the machine on
@@ -234,7 +234,8 @@ class RunWorkflow:
         if self.after_run == KEEP:
             return f"{self.spec.name} is kept, as requested: {self._stops}"
         run = self.work.run if self.work else None
-        # A job may run although its start was never confirmed.
+        # The job is recorded just before its start. Only Ctrl-C prevents a start that was recorded; after any other
+        # failure the job may run, although its start was never confirmed.
         has_begun = run and (run.started or (run.job and not self.interrupted))
         if run and has_begun and not run.state.is_over and run.reason != StopReason.CANCELLED:
             return f"the job continues: {self._stops_after_job}"

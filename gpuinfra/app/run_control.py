@@ -1,4 +1,4 @@
-"""Follow and cancel runs on their targets, and fetch their outputs."""
+"""Follow runs on their targets, and fetch their outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.access import cloud_of, power_of
+from gpuinfra.app.access import power_of, settings_for_target
 from gpuinfra.app.lease_renewal import renewing
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import Workspace, linked, machine_of, open_workspace, target_of_run
@@ -131,13 +131,13 @@ def _following(
         linked(target, frontend) as link,
         job_problems(target.name),
     ):
-        cloud = cloud_of(workspace.settings, target)
+        target_settings = settings_for_target(workspace.settings, target)
         machine = machine_of(target, spec)
-        link.power = power_of(cloud, machine, resource_id=target.resource_id)
+        link.power = power_of(target_settings, machine, resource_id=target.resource_id)
         _call(link)
         with (
             Heartbeat(link, run.id) as heartbeat,
-            renewing(cloud, machine, frontend, lambda: heartbeat.idle_seconds),
+            renewing(target_settings, machine, frontend, lambda: heartbeat.idle_seconds),
         ):
             yield JobFollower(link, workspace.record(run), log, frontend, show, heartbeat=heartbeat, takes_over=True)
 

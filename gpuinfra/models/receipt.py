@@ -1,4 +1,4 @@
-"""A receipt: the proof that billing stopped."""
+"""Receipts: how the end of a machine was verified, if it was, and what the machine cost."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

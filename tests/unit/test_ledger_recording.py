@@ -1,10 +1,13 @@
 """What commands record in the ledger, and that nothing depends on it."""
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -36,13 +39,30 @@ def entries(workspace: Path) -> list[LedgerEntry]:
     return Ledger(workspace / ".gpuinfra").entries()
 
 
-def test_end_is_recorded_with_overnight_savings(tmp_path: Path) -> None:
+@pytest.fixture
+def local_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """A function that sets the local time zone."""
+
+    def set_zone(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield set_zone
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/Chicago", "Pacific/Auckland"])
+def test_end_is_recorded_with_overnight_savings(tmp_path: Path, zone: str, local_zone: Callable[[str], None]) -> None:
+    local_zone(zone)
     heard = RecordedProgress()
     receipt = note_end(settings(tmp_path), ENDED, SUBSCRIPTION, heard)
     (entry,) = entries(tmp_path)
     assert (entry.what, entry.since, entry.at) == (LedgerEntryKind.OFF, ENDED.billed_from, ENDED.billed_to)
     assert receipt.left_on_until is not None
-    assert timedelta(hours=8) <= receipt.left_on_until - NOW <= timedelta(hours=33)
+    morning = receipt.left_on_until.astimezone(ZoneInfo(zone))
+    assert (morning.hour, morning.minute) == (8, 0)
+    assert timedelta(0) < morning - NOW <= timedelta(hours=48)
     assert heard.lines == []
     assert (tmp_path / ".gpuinfra" / ".gitignore").exists()
 

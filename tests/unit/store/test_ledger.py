@@ -2,7 +2,7 @@
 
 import sqlite3
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -150,4 +150,6 @@ def test_machine_without_a_start_time_has_no_entry() -> None:
 
 
 def test_times_are_kept_in_utc() -> None:
-    assert ENTRY.as_json()["at"] == datetime(2026, 11, 16, 8, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    chicago = timezone(timedelta(hours=-6))
+    entry = replace(ENTRY, at=datetime(2026, 11, 16, 2, tzinfo=chicago))
+    assert entry.as_json()["at"] == "2026-11-16T08:00:00Z"
