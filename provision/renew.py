@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.json_values import stamp
+from gpuinfra.models.quantities import MAX_DURATION
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import tags
@@ -90,6 +91,7 @@ def renewal(
         wanted = now + timedelta(seconds=1)
     elif extend:
         wanted = end + extend
+        _check_length(wanted, now)
     else:
         wanted = max(end, to or now + terms.lease)
     until = settled(wanted, since, terms, hours)
@@ -97,6 +99,19 @@ def renewal(
         until = min(until, old)
     uncapped = settled(wanted, since, replace(terms, cap=None), hours)
     return Renewed(until, changed=until != old, capped=not release and until < uncapped)
+
+
+def _check_length(until: datetime, now: datetime) -> None:
+    """Raise Problem if a lease would be longer than any spec may ask for."""
+    if until - now > MAX_DURATION:
+        longest = f"{MAX_DURATION.days}d"
+        raise problem(
+            Code.USAGE,
+            "lease too long",
+            f"it would end at {stamp(until)}, more than {longest} from now; nothing was changed",
+            "give a shorter time, and extend the lease again later",
+            exit_code=Exit.USAGE,
+        )
 
 
 def _within_schedule(cloud: Cloud, machine: ObservedResource, found: Renewed) -> Renewed:

@@ -185,3 +185,12 @@ def test_invalid_lease_arguments_are_refused(user: User, azure: Azure) -> None:
     user.fails("lease", "my-dsvm", "--extend", "1h", "--release", code="usage", exit_code=2)
     user.fails("lease", "my-dsvm", "--extend", "soon", code="usage", exit_code=2)
     assert azure.writes() == []
+
+
+def test_lease_cannot_be_extended_beyond_thirty_days(user: User, azure: Azure) -> None:
+    user.spec(lifecycle={"lease": "1h", "idle": "1h"})
+    user.up()
+    until = user.does("lease", "my-dsvm", "--extend", "29d")["leaseUntil"]
+    refused = user.fails("lease", "my-dsvm", "--extend", "29d", code="usage", exit_code=2)
+    assert "30d from now" in refused["note"]
+    assert user.does("lease", "my-dsvm")["leaseUntil"] == until

@@ -308,3 +308,12 @@ def test_machine_deleted_meanwhile_is_not_an_error() -> None:
     cloud.on_call = gone
     renew_lease(cloud)
     assert f"patch {ref(Kind.VM)}" not in cloud.writes
+
+
+@pytest.mark.parametrize(("days", "is_allowed"), [(29, True), (30, False)])
+def test_extension_ends_at_most_thirty_days_from_now(days: int, is_allowed: bool) -> None:
+    if is_allowed:
+        assert renewal(MARKS, NOW, extend=timedelta(days=days)).changed
+        return
+    with pytest.raises(Problem, match="lease too long"):
+        renewal(MARKS, NOW, extend=timedelta(days=days))
