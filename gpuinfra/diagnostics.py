@@ -101,6 +101,7 @@ class Code(StrEnum):
     NO_PUBLIC_KEY = "no-public-key"
     NO_OWN_ADDRESS = "no-own-address"
     NO_SUBSCRIPTION = "no-subscription"
+    OTHER_SUBSCRIPTION = "other-subscription"
     BAD_ENDPOINT = "bad-endpoint"
     LOGIN_FAILED = "login-failed"
     NOT_ALLOWED = "not-allowed"

@@ -53,7 +53,7 @@ class RoleGrant:
             return
         may = "may not" if role.state is RoleState.REFUSED else "perhaps may not"
         self._progress.note(
-            f"the guest agent {may} switch the machine off ({role.code}); without it, "
+            f"the guest agent {may} switch the machine off ({role.code}): without it, "
             f"Azure's schedule and `gpuinfra reap` end leases; `gpuinfra doctor {quote(name)}` shows what is missing"
         )
 

@@ -182,10 +182,16 @@ class CloudSession:
 def open_session(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
 ) -> CloudSession:
-    """Open the cloud, with `seconds` for all its requests."""
+    """Open the cloud, with `seconds` for all its requests.
+
+    `subscription` is the spec's. Raise Problem if the environment selects another one.
+    """
+    from gpuinfra.provision.azure.access import check_subscription
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
 
+    if settings.cloud != "sandbox":
+        check_subscription(os.environ, subscription)
     clients = _open_clients(settings, subscription, seconds, progress, writes=writes)
     return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
 

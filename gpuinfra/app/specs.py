@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,14 @@ def readable_specs(folder: Path, what: str, progress: Progress) -> list[LocatedS
 
 
 def common_subscription(specs: Sequence[LocatedSpec]) -> str | None:
-    """Return the subscription that all specs agree on, or None."""
+    """Return the subscription that all specs agree on, for a command that concerns a whole subscription.
+
+    Return None if they disagree, or if the environment selects one for such commands.
+    """
+    from gpuinfra.provision.azure.access import SUBSCRIPTION_VARIABLE
+
+    if os.environ.get(SUBSCRIPTION_VARIABLE):
+        return None
     named = {located.spec.subscription for located in specs if located.spec.subscription}
     return named.pop() if len(named) == 1 else None
 

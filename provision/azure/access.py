@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, problem
 
 PUBLIC_ARM = "https://management.azure.com"
 PUBLIC_PRICES = "https://prices.azure.com/api/retail/prices"
@@ -18,6 +18,8 @@ ARM_BY_AUTHORITY = {
     "login.chinacloudapi.cn": "https://management.chinacloudapi.cn",
     "login.partner.microsoftonline.cn": "https://management.chinacloudapi.cn",
 }
+
+SUBSCRIPTION_VARIABLE = "AZURE_SUBSCRIPTION_ID"
 
 # Azure never runs on this computer: a server at these hosts is a simulation and must be labelled as one.
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -77,8 +79,8 @@ def is_local(environment: Mapping[str, str]) -> bool:
 
 
 def find_subscription(environment: Mapping[str, str], spec_subscription: str | None) -> str:
-    """Return AZURE_SUBSCRIPTION_ID, else the spec's subscription, else `az`'s default. Raise Problem without any."""
-    found = environment.get("AZURE_SUBSCRIPTION_ID") or spec_subscription or _chosen_by_az(environment)
+    """Return the spec's subscription, else AZURE_SUBSCRIPTION_ID, else `az`'s default. Raise Problem without any."""
+    found = spec_subscription or environment.get(SUBSCRIPTION_VARIABLE) or _chosen_by_az(environment)
     if found:
         return found
     raise Problem(
@@ -89,6 +91,18 @@ def find_subscription(environment: Mapping[str, str], spec_subscription: str | N
             help="`az login`, or set AZURE_SUBSCRIPTION_ID; to try it without an account, add `--sandbox`",
         )
     )
+
+
+def check_subscription(environment: Mapping[str, str], spec_subscription: str | None) -> None:
+    """Raise Problem if the environment selects another subscription than the spec: either may be a mistake."""
+    selected = environment.get(SUBSCRIPTION_VARIABLE)
+    if selected and spec_subscription and selected.casefold() != spec_subscription.casefold():
+        raise problem(
+            Code.OTHER_SUBSCRIPTION,
+            "two subscriptions are selected",
+            f"the spec says `subscription: {spec_subscription}`, and {SUBSCRIPTION_VARIABLE} is `{selected}`",
+            f"`unset {SUBSCRIPTION_VARIABLE}` to use the spec's, or change the spec",
+        )
 
 
 def _chosen_by_az(environment: Mapping[str, str]) -> str | None:

@@ -38,8 +38,9 @@ def problem(environment: dict[str, str], spec: str | None = None) -> Code:
 # The subscription
 
 
-def test_subscription_is_taken_from_environment_then_spec_then_az(az: dict[str, str]) -> None:
-    assert find_subscription({**ONE, **az}, OF_SPEC) == OF_ENVIRONMENT
+def test_subscription_is_taken_from_spec_then_environment_then_az(az: dict[str, str]) -> None:
+    assert find_subscription({**ONE, **az}, OF_SPEC) == OF_SPEC
+    assert find_subscription({**ONE, **az}, None) == OF_ENVIRONMENT
     assert find_subscription(az, OF_SPEC) == OF_SPEC
     assert find_subscription(az, None) == OF_AZ
     assert find_subscription({**az, "AZURE_SUBSCRIPTION_ID": ""}, None) == OF_AZ
