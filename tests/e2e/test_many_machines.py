@@ -38,7 +38,7 @@ def three(user: User) -> User:
 
 def test_down_switches_the_others_off_while_azure_fails_for_one(three: User, azure: Azure) -> None:
     azure.fault("InternalServerError", method="POST", resource="alpha", count=0)
-    three.patch = {"gpuinfra.app.down.SECONDS": 8.0}
+    three.patch = {"gpuinfra.app.down.SECONDS": 4.0, "gpuinfra.app.down.LOOK_SECONDS": 6.0}
     done = three("down", "specs", "--json")
     answer = json.loads(done.stdout)
     assert done.returncode == 4, done.stderr
@@ -49,7 +49,7 @@ def test_down_switches_the_others_off_while_azure_fails_for_one(three: User, azu
 
 def test_down_without_json_names_the_command_for_what_is_left(three: User, azure: Azure) -> None:
     azure.fault("never-ends", method="POST", resource="beta", operation=True)
-    three.patch = {"gpuinfra.app.down.SECONDS": 8.0}
+    three.patch = {"gpuinfra.app.down.SECONDS": 4.0, "gpuinfra.app.down.LOOK_SECONDS": 6.0}
     done = three("down", "specs")
     assert done.returncode == 4, done.stderr
     assert "alpha is off" in done.stdout
