@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 # Tests wait part of the time for servers and programs, so use more workers than cores.
-WORKERS ?= $(shell expr $$(nproc) '*' 2)
+WORKERS ?= $(shell expr $$(nproc) '*' 5 / 2)
 # Options for pytest: make test ARGS='-k lease'
 ARGS ?=
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1
