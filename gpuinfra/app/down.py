@@ -14,7 +14,7 @@ from gpuinfra.app.host_keys import forget_host_key, source_of_up
 from gpuinfra.app.ledger_recording import accounted, note_end
 from gpuinfra.app.machine_costs import ledger_entries, with_costs
 from gpuinfra.app.machine_names import Named, named_machines, unknown_machine
-from gpuinfra.app.machine_tasks import ErrorCollector, for_each, say_states
+from gpuinfra.app.machine_tasks import ErrorCollector, Teardowns, for_each, say_states
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import settle_runs
 from gpuinfra.diagnostics import Exit, Problem
@@ -48,7 +48,8 @@ def down(
     machines = named_machines(settings, words, frontend, errors)
     done = for_each(machines, task, settings, frontend, errors=errors, name_of=lambda each: each.name)
     if isinstance(done.ended_by, KeyboardInterrupt):
-        say_states(settings, machines, frontend, delete=delete, is_down=True)
+        finished = frozenset(receipt.name for receipt in done.results if receipt.is_proof)
+        say_states(settings, machines, frontend, down=Teardowns(delete, finished))
     return DownResult(machines, done.results, errors, done.ended_by)
 
 

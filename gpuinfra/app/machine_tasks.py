@@ -169,25 +169,43 @@ class ErrorCollector:
         return self._codes[0] if self._codes else Exit.DONE
 
 
-# In these states, a machine that is to be deleted still exists.
-_NOT_GONE = frozenset({"on", "off", "unknown"})
-
-
 def say_states(
-    settings: Settings, machines: Sequence[Named], frontend: Frontend, *, delete: bool = False, is_down: bool = False
+    settings: Settings, machines: Sequence[Named], frontend: Frontend, *, down: Teardowns | None = None
 ) -> None:
-    """Look once more at each machine, briefly, and report which are on, off or unknown, and what to run next."""
+    """Look once more at each machine, briefly, and report which are on, off or unknown, and what to run next.
+
+    Without `down`, the command was to switch them on.
+    """
     fresh = replace(settings, interrupt=None)
     with ThreadPoolExecutor(max(1, len(machines)), thread_name_prefix="look") as pool:
         states = list(pool.map(lambda each: _state_of(fresh, each), machines))
-    left = [each.name for each in states if each.power in ({"on", "unknown"} if not delete else _NOT_GONE)]
-    options = f"{' --delete' if delete else ''}{' --sandbox' if settings.cloud == 'sandbox' else ''}"
+    left = [each.name for each in states if _is_left(each, down)]
+    deletes = down is not None and down.deletes
+    options = f"{' --delete' if deletes else ''}{' --sandbox' if settings.cloud == 'sandbox' else ''}"
     command = f"`gpuinfra down {shlex.join(left)}{options}`"
-    if is_down:
+    if down:
         text = f"{command} continues" if left else "all machines are off"
     else:
         text = "run the same command again to continue" + (f", or {command} to switch them off" if left else "")
     frontend.show(CommandInterrupted(states, text))
+
+
+@dataclass(frozen=True)
+class Teardowns:
+    """What an interrupted command for the end of several machines has achieved."""
+
+    deletes: bool
+    finished: frozenset[str]
+    """The names of the machines with a proof of their end."""
+
+
+def _is_left(state: MachineState, down: Teardowns | None) -> bool:
+    """Return whether the machine may be billed, now or soon, or whether resources to delete may remain."""
+    if down is None:
+        return state.power != "off"  # a request to create an absent one may still arrive
+    if down.deletes:
+        return state.name not in down.finished  # other resources may remain without the VM
+    return state.power in {"on", "unknown"}
 
 
 def _state_of(settings: Settings, machine: Named) -> MachineState:

@@ -128,6 +128,32 @@ def test_interrupted_up_lists_every_machine(user: User, azure: Azure, start: Sta
     assert not [write for write in azure.writes(before) if write.startswith("DELETE")]
 
 
+def test_interrupted_up_names_a_machine_that_azure_does_not_show_yet(user: User, azure: Azure, start: Start) -> None:
+    _specs(user, *MACHINES)
+    azure.fault("hold-before", method="PUT", resource="beta", type="virtualMachines")
+    with start("up", "specs") as up:
+        up.until(lambda: _is_held(azure) and all(_is_ready(user, name) for name in ("alpha", "gamma")))
+        up.send(signal.SIGINT)
+        assert up.end() == 130
+    assert "gpuinfra down alpha beta gamma" in up.err, "the request may arrive after the last look"
+
+
+def test_interrupted_deletion_names_a_machine_with_a_remaining_resource(
+    three: User, azure: Azure, start: Start
+) -> None:
+    azure.fault("hold-before", method="DELETE", resource="beta-disk")
+    with start("down", "specs", "--delete", "--yes") as down:
+        down.until(lambda: _is_held(azure) and _groups(azure) == ["resourceGroups/gpuinfra-beta"])
+        down.send(signal.SIGINT)
+        assert down.end() == 130
+    assert azure.everything() == ["resourceGroups/gpuinfra-beta"], "the VM is gone, and not everything else"
+    assert "gpuinfra down beta --delete" in down.err
+
+
+def _groups(azure: Azure) -> list[str]:
+    return [each for each in azure.everything() if each.startswith("resourceGroups/")]
+
+
 def test_plan_shows_every_plan_and_every_problem(user: User, azure: Azure) -> None:
     _specs(user, *MACHINES)
     user.spec(file="specs/beta.yaml", name="beta", size=LARGER_SIZE, region="eastus", target={"type": "remote"})
