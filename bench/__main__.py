@@ -4,13 +4,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import job, reap, startup, tail, up, upload
+from bench import job, output, reap, startup, tail, up, upload
 from bench.ratio import Ratio
 
 GROUPS: dict[str, Callable[[], Sequence[Ratio]]] = {
     "startup": lambda: [startup.measure()],
     "upload": upload.measure,
     "job": job.measure,
+    "output": output.measure,
     "tail": tail.measure,
     "up": up.measure,
     "reap": reap.measure,

@@ -30,7 +30,7 @@ for _ in range(int(sys.argv[1])):
         sys.exit(code)
     print(time.perf_counter() - began)
 """
-BY_HAND = f"ssh host docker run --rm {PYTHON} python -c pass"
+MANUAL = f"ssh host docker run --rm {PYTHON} python -c pass"
 
 
 def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[Ratio]:
@@ -43,21 +43,21 @@ def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[
         user = lab.user()
         user.compute(nvidiaDocker=False)
         user.script("pass\n", SCRIPT)
-        by_hand = _by_hand(lab, user)
-        for each in (command, by_hand):
+        manual = by_hand(lab, user, "docker", "run", "--rm", PYTHON, "python", "-c", "pass")
+        for each in (command, manual):
             _seconds(each, user)
         ours: list[float] = []
         theirs: list[float] = []
         for number in range(rounds):
             # Alternate which one is first.
-            for words, times in ((command, ours), (by_hand, theirs))[:: 1 if number % 2 else -1]:
+            for words, times in ((command, ours), (manual, theirs))[:: 1 if number % 2 else -1]:
                 times.append(_seconds(words, user))
         alone = _alone(user, rounds)
     print(f"no-op job: ours {_shown(ours)} · by hand {_shown(theirs)}", file=sys.stderr, flush=True)
     print(f"no-op job, Python started: {_shown(alone)}", file=sys.stderr, flush=True)
     return [
-        Ratio("no-op container job", BY_HAND, median(alone) / median(theirs), LIMIT),
-        Ratio("no-op container job, whole program", BY_HAND, median(ours) / median(theirs), LIMIT),
+        Ratio("no-op container job", MANUAL, median(alone) / median(theirs), LIMIT),
+        Ratio("no-op container job, whole program", MANUAL, median(ours) / median(theirs), LIMIT),
     ]
 
 
@@ -71,12 +71,13 @@ def _alone(user: LabUser, rounds: int) -> list[float]:
     return [float(word) for word in done.stdout.split()][1:]
 
 
-def _by_hand(lab: Lab, user: LabUser) -> list[str]:
+def by_hand(lab: Lab, user: LabUser, *command: str) -> list[str]:
+    """Return the words that run a command on the machine with OpenSSH."""
     known = user.home / ".ssh" / "known_hosts"
     known.write_text(f"[127.0.0.1]:{lab.server.port} {lab.target.host_key}\n")
     ssh = [program("ssh", "openssh-client"), "-F", "none", "-p", str(lab.server.port)]
     options = ["-i", str(user.home / ".ssh" / "id_ed25519"), "-o", f"UserKnownHostsFile={known}"]
-    return [*ssh, *options, "127.0.0.1", "docker", "run", "--rm", PYTHON, "python", "-c", "pass"]
+    return [*ssh, *options, "127.0.0.1", *command]
 
 
 def _seconds(command: Sequence[str], user: LabUser) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.ratio import Ratio
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure
 from tests.e2e.test_reap_many import ALL, OVER, fill
 from tests.e2e.user import User, inherited
@@ -33,6 +33,6 @@ def measure() -> Sequence[Ratio]:
             )
             took = time.monotonic() - started
         finally:
-            process.stop(azure.folder)
+            running.stop(azure.folder)
     print(f"reap: stopped {OVER} of {ALL} machines in {took:.1f} s", file=sys.stderr, flush=True)
     return [Ratio("reap 50 of 5,000", "one minute", took / MOST_SECONDS, 1.0)]

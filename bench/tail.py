@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.ratio import Ratio
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import Client, guest_home, project
 from tests.e2e.user import User
@@ -48,7 +48,7 @@ def measure(rounds: int = ROUNDS) -> Sequence[Ratio]:
             alive = [_tail(user, killed=False) for _ in range(rounds)]
             killed = _tail(user, killed=True)
         finally:
-            process.stop(azure.folder)
+            running.stop(azure.folder)
     shown = " ".join(f"{seconds:.2f}" for seconds in alive)
     print(f"tail: client alive {shown} s · client killed {killed:.2f} s", file=sys.stderr, flush=True)
     return [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ratio import Ratio
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure
 from tests.e2e.user import User, inherited
 from tests.program import PROGRAM
@@ -71,6 +71,6 @@ def measure() -> Sequence[Ratio]:
             took = time.monotonic() - started
             path = critical(azure.control("GET", "operations")["operations"], azure.control("GET", "log")["requests"])
         finally:
-            process.stop(azure.folder)
+            running.stop(azure.folder)
     print(f"up: {took:.2f} s, critical path {path.seconds:.2f} s: {path}", file=sys.stderr, flush=True)
     return [Ratio("up", "the critical path in Azure", took / path.seconds, MOST)]

@@ -14,7 +14,8 @@ from statistics import median
 from bench.ratio import Ratio
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
-from gpuinfra.runner.upload import read_tree, upload
+from gpuinfra.runner.project_tree import read_tree
+from gpuinfra.runner.upload import upload
 from tests.progress import SilentProgress
 from tests.real import program
 from tests.sshd import SshServer
@@ -104,7 +105,7 @@ class Bench:
         remote = RemoteClient(connection)
         try:
             tree = read_tree(project, self._folder / "state", SilentProgress())
-            upload(remote, tree, project=project.name, run="run", outputs="mount", progress=SilentProgress())
+            upload(remote, tree, project=project.name, run="run", progress=SilentProgress())
         finally:
             remote.close()
             connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +23,10 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 
 if TYPE_CHECKING:
-    from gpuinfra.models.events import Event, Question
+    from gpuinfra.models.consent import Event, Question
     from gpuinfra.models.machine import Machine as MachineState
-    from gpuinfra.models.outputs import Frame
     from gpuinfra.models.reap import ReapResult
+    from gpuinfra.models.run import Frame, LiveStatus
     from gpuinfra.parse.spec import LocatedSpec
 
 __all__ = [
@@ -60,6 +61,17 @@ class Callbacks:
     confirm_with: Callable[[str], bool] | None = None
     output: Callable[[str], object] | None = None
     _doing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shows_status(self) -> bool:
+        return False
+
+    def set_status(self, read: Callable[[], LiveStatus | None] | None) -> None:
+        """Do nothing: there is no terminal."""
+
+    @property
+    def terminal(self) -> dict[str, str]:
+        return {}
 
     @property
     def can_ask(self) -> bool:
@@ -120,11 +132,15 @@ class JobText:
     """Passes what a job prints on as text."""
 
     receive: Callable[[str], object] | None
+    _decoders: dict[int, codecs.IncrementalDecoder] = field(default_factory=dict)
+    """By stream: a frame can end in the middle of a character."""
 
     def __call__(self, frame: Frame) -> None:
         """Pass one frame on."""
         if self.receive:
-            self.receive(bytes(frame.data).decode("utf-8", "replace"))
+            decoder = self._decoders.setdefault(frame.stream, codecs.getincrementaldecoder("utf-8")("replace"))
+            if text := decoder.decode(frame.data):
+                self.receive(text)
 
     def finish(self) -> None:
         """Nothing is held back."""
@@ -170,7 +186,8 @@ def validate(*paths: str | Path) -> list[Diagnostic]:
     """Return every problem of the specs in files and folders, each with its place and a fix; none if all is well."""
     from gpuinfra.app.specs import validate as load_all
 
-    return load_all([str(path) for path in paths]).diagnostics
+    loaded, _ = load_all([str(path) for path in paths])
+    return loaded.diagnostics
 
 
 def load(path: str | Path) -> Spec:
@@ -238,9 +255,10 @@ def down(
 
 def submit(  # noqa: PLR0913 each is an option
     target: str,
-    script: str,
+    script: str | None = None,
     arguments: Sequence[str] = (),
     *,
+    command: Sequence[str] = (),
     gpus: str | None = None,
     timeout: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -253,14 +271,18 @@ def submit(  # noqa: PLR0913 each is an option
     progress: Callable[[str], object] | None = None,
     output: Callable[[str], object] | None = None,
 ) -> Run:
-    """Run a script on a target, fetch its outputs, and return the run.
+    """Run a script, or a command, on a target, fetch its outputs, and return the run.
 
+    `command` is a program and its arguments. Without it and a script, the target's spec says what runs.
     A target of the project that is this computer, other than `local` and `docker`, needs `yes`, or raises Problem.
+    So do secrets that only a spec names, for a machine that the user neither created nor attached on this computer.
     Ctrl-C detaches from the job, or cancels it with `on_interrupt="cancel"`, and raises KeyboardInterrupt.
     """
     from gpuinfra.app.submit import submit as run_submit
 
-    request = _job_request(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use, detach=detach)
+    request = _job_request(
+        script, arguments, command, gpus, timeout, env, require_gpu_use=require_gpu_use, detach=detach
+    )
     with _settings(workspace, sandbox=sandbox, yes=yes) as settings:
         frontend = Callbacks(progress, None, output)
         result = run_submit(settings, target, request, OnInterrupt(on_interrupt), frontend)
@@ -273,9 +295,10 @@ def submit(  # noqa: PLR0913 each is an option
 
 def run(  # noqa: PLR0913 each is an option
     spec: str,
-    script: str,
+    script: str | None = None,
     arguments: Sequence[str] = (),
     *,
+    command: Sequence[str] = (),
     gpus: str | None = None,
     timeout: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -286,14 +309,15 @@ def run(  # noqa: PLR0913 each is an option
     progress: Callable[[str], object] | None = None,
     output: Callable[[str], object] | None = None,
 ) -> tuple[Run, Receipt | None]:
-    """Create or start a machine, run a script on it, fetch its outputs, and end the machine.
+    """Create or start a machine, run a job on it, fetch its outputs, and end the machine.
 
-    `spec` is a file or the name of a machine. The receipt proves that the machine is off; it is None if the machine is
-    kept. Ctrl-C cancels the job, ends the machine, and raises KeyboardInterrupt.
+    `spec` is a file or the name of a machine. For `script` and `command`, see `submit`. The receipt proves that the
+    machine is off; it is None if the machine is kept. Ctrl-C cancels the job, ends the machine, and raises
+    KeyboardInterrupt.
     """
     from gpuinfra.app.run import run_job
 
-    request = _job_request(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use)
+    request = _job_request(script, arguments, command, gpus, timeout, env, require_gpu_use=require_gpu_use)
     with _settings(workspace, sandbox=sandbox, yes=False) as settings:
         frontend = Callbacks(progress, None, output)
         result = run_job(settings, spec, request, after_run, OnInterrupt.CANCEL, frontend)
@@ -304,9 +328,10 @@ def run(  # noqa: PLR0913 each is an option
     return result.job.run, result.receipt
 
 
-def _job_request(
-    script: str,
+def _job_request(  # noqa: PLR0913 each is an option
+    script: str | None,
     arguments: Sequence[str],
+    command: Sequence[str],
     gpus: str | None,
     timeout: str | None,
     env: Mapping[str, str] | None,
@@ -317,6 +342,7 @@ def _job_request(
     return JobRequest(
         script=script,
         words=tuple(arguments),
+        command=tuple(command),
         gpus=gpus,
         timeout=timeout,
         environment=tuple(f"{name}={value}" for name, value in (env or {}).items()),

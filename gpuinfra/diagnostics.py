@@ -1,5 +1,7 @@
-"""Diagnostics as data: code, location, explanation and fix. Views print them."""
+"""Diagnostics as data: code, location, explanation and fix, with suggestions for misspelt words. Views print them."""
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -12,6 +14,7 @@ class Exit(IntEnum):
     USAGE = 2
     PENDING = 3
     LEFT_BEHIND = 4
+    NO_PROGRAM = 127
     INTERRUPTED = 130
     LOST = 255
 
@@ -60,6 +63,7 @@ class Code(StrEnum):
     MISSING_KEY = "missing-key"
     CONFLICTING_KEYS = "conflicting-keys"
     NO_EFFECT = "no-effect"
+    DEFEATING_FIELDS = "defeating-fields"
     WRONG_TYPE = "wrong-type"
     EMPTY_VALUE = "empty-value"
     UNKNOWN_VALUE = "unknown-value"
@@ -156,6 +160,8 @@ class Code(StrEnum):
     MISSING_SECRET = "missing-secret"  # noqa: S105 the name of a problem, not a secret
     ENVIRONMENT_TOO_LARGE = "environment-too-large"
     NO_PYTHON = "no-python"
+    NO_PROGRAM = "no-program"
+    FILE_NOT_SENT = "file-not-sent"
     NO_ENGINE = "no-engine"
     ENGINE_FAILED = "engine-failed"
     NO_IMAGE = "no-image"
@@ -201,6 +207,8 @@ class Diagnostic:
     note: str | None = None
     help: str | None = None
     severity: Severity = Severity.ERROR
+    machine: str | None = None
+    """The name of the machine that it concerns, if known."""
 
 
 class Problem(Exception):  # noqa: N818 it carries diagnostics, which may be several
@@ -224,3 +232,47 @@ def problem(
 ) -> Problem:
     """Return a Problem with one diagnostic that has no location."""
     return Problem(Diagnostic(code, summary, note=note, help=help), exit_code=exit_code)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that `word` most likely means, or None.
+
+    A word that differs only in case, spaces and punctuation wins: `South Central US` finds `southcentralus`, and
+    `allow_ssh_from` finds `allowSshFrom`.
+    """
+    choices = list(known)
+    by_plain = {plain(choice): choice for choice in choices}
+    if not (wanted := plain(word)):
+        return None
+    if wanted in by_plain:
+        return by_plain[wanted]
+    # difflib is quadratic in the word's length, and no known word is this long.
+    if len(wanted) > 100:
+        return None
+    found = difflib.get_close_matches(wanted, by_plain, n=5, cutoff=0.7)
+    # Among equals, prefer the same first letter.
+    found.sort(key=lambda choice: (-_likeness(wanted, choice), choice[0] != wanted[0]))
+    return by_plain[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return the help line for a misspelt word, or None without a suggestion."""
+    found = nearest(word, known)
+    return f"did you mean `{found}`?" if found else None
+
+
+def listed(words: Iterable[str], joint: str = "or") -> str:
+    """Return words as `a`, `b` or `c`."""
+    quoted = [f"`{word}`" for word in words]
+    if len(quoted) < 2:
+        return "".join(quoted)
+    return f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}"
+
+
+def _likeness(word: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, word, other).ratio()
+
+
+def plain(word: str) -> str:
+    """Return the letters and digits of a word, in lower case."""
+    return "".join(character for character in word.casefold() if character.isalnum())

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from gpuinfra.models.plan import Power
-from gpuinfra.models.resource import Ref, Resource
-from gpuinfra.provision.lifecycle.agent_role import AgentRole
+from gpuinfra.models.plan import Kind, Power, Ref, Resource
+from gpuinfra.provision.agent_role import AgentRole
+from gpuinfra.provision.locks import Lock
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.waiting import Deadline, Interrupt
@@ -68,6 +68,9 @@ class Cloud(Protocol):
     def contents(self, group: str) -> tuple[str, ...]:
         """Return the IDs of all resources in a group, or an empty tuple if the group does not exist."""
 
+    def locks(self) -> tuple[Lock, ...]:
+        """Return all management locks in the subscription, or an empty tuple if they cannot be listed."""
+
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
         """Create or update a resource and return at once. With `new`, raise Fault.EXISTS if it exists already."""
 
@@ -105,8 +108,17 @@ class Fleet(Protocol):
     def holdings(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the bodies of the VMs, disks and public IPs with our tag, whether they are ours or not."""
 
+    def network(self) -> dict[Kind, list[dict[str, Any]]]:
+        """Return the bodies of all NICs and NSGs. Sends one request per page and kind."""
+
     def activity_log(self, since: datetime, until: datetime, resource: str | None = None) -> list[dict[str, Any]]:
         """Return events, newest first: of one resource by its ID, or of all VMs and disks, then without the caller."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the ledger entries of all machines that `add_record` stored, as JSON objects."""
+
+    def add_record(self, group: str, name: str, region: str, entries: list[dict[str, Any]]) -> None:
+        """Add a machine's ledger entries to those that the team shares. Entries that are stored already are not."""
 
     def has_agent_role(self) -> bool:
         """Return whether the subscription has the role for guest agents, and it allows the action."""

@@ -6,19 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.models.base import format_duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import LeaseState, Machine, ScheduledChange
-from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.spec import Lifecycle
-from gpuinfra.provision import fleet, tags
+from gpuinfra.provision import tags
 from gpuinfra.provision.costing.history import CostHistory
-from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, next_change
-from gpuinfra.provision.lifecycle.lease import LEASE, cap_end, cause, restarted_at, settled, why_off
-from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.exposure import Network
+from gpuinfra.provision.lease import (
+    BACKSTOP,
+    LEASE,
+    cap_end,
+    cause,
+    hours_from_tag,
+    hours_to_tag,
+    next_change,
+    restarted_at,
+    settled,
+    terms_from_tag,
+    terms_of,
+    why_off,
+)
+from gpuinfra.provision.market import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone_machine, machine_of_row, owner_of
 from gpuinfra.provision.power import DEALLOCATED, NOT_BILLED, RUNNING, STOPPED, STOPPED_BUT_BILLED
+from gpuinfra.provision.purpose import purpose_of
 from gpuinfra.provision.renew import Renewed
 
 if TYPE_CHECKING:
@@ -35,6 +48,7 @@ def machines(
     now: datetime,
     prices: Prices,
     histories: Mapping[str, CostHistory] | None = None,
+    network: Network | None = None,
 ) -> list[Machine]:
     """Return our machines sorted by name, including those that lost their tags.
 
@@ -50,6 +64,7 @@ def machines(
             now,
             prices,
             known.get(str(vm.body["id"]).casefold()),
+            network,
         )
         for vm in vms
     ]
@@ -74,7 +89,12 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def machine_of(
-    vm: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: CostHistory | None = None
+    vm: ObservedResource,
+    located: LocatedSpec | None,
+    now: datetime,
+    prices: Prices,
+    past: CostHistory | None = None,
+    network: Network | None = None,
 ) -> Machine:
     """Return one machine, compared with its spec if there is one. `past` has the last power change and the cost."""
     spec = located.spec if located else None
@@ -92,20 +112,22 @@ def machine_of(
         price_per_hour=prices.price(vm.size, vm.region, spot=vm.is_spot),
         lease_until=tags.moment(vm.tags, tags.LEASE_UNTIL),
         next_change=_next_change(vm, hours, now),
-        drift=tuple(_drift(vm, spec, hours, now)),
+        drift=(*_drift(vm, spec, hours, now), *(network.exposures(vm, spec) if network else ())),
         spec_file=located.span.file if located else None,
-        cost=past.last_cost if past and past.is_on else None,
+        cost=past.last_cost if past and vm.power != DEALLOCATED else None,
         counted=now if past else None,
         tagged=owner_of(vm) is Owner.OURS,
+        purpose=None if vm.power == DEALLOCATED else purpose_of(vm.tags),
     )
 
 
 def _since(vm: ObservedResource) -> datetime | None:
-    """Return when the machine was last switched on or off: from our tag if on, from Azure's last change if off."""
-    on = tags.moment(vm.tags, tags.ON_SINCE)
-    if on and vm.power != DEALLOCATED:
-        return on
-    return vm.changed
+    """Return when the machine was last switched on or off, without the log: from our tags and Azure's last change."""
+    on, until = tags.moment(vm.tags, tags.ON_SINCE), tags.moment(vm.tags, tags.LEASE_UNTIL)
+    if vm.power != DEALLOCATED:
+        return on or vm.changed
+    # After the lease, Azure's daily schedule changes a machine that is off already.
+    return min(vm.changed, until + BACKSTOP) if vm.changed and until else vm.changed
 
 
 def _hours(vm: ObservedResource, spec: Spec | None) -> Hours | None:
@@ -172,7 +194,7 @@ def lease_state(
     terms = terms_from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
     restarted = restarted_at(machine)
     since = restarted or tags.moment(machine.tags, tags.ON_SINCE)
-    shown = fleet.machine_of(machine, None, now, prices, past)
+    shown = machine_of(machine, None, now, prices, past)
     is_on = shown.power_state != DEALLOCATED
     return LeaseState(
         machine=shown,

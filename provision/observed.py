@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.plan import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource, refers_to, same
 from gpuinfra.provision.ownership import (
     Owner,
@@ -23,6 +22,7 @@ from gpuinfra.provision.ownership import (
     owner_of,
 )
 from gpuinfra.provision.resources import nic, nsg, public_ip, vnet
+from gpuinfra.provision.tags import ref_of
 
 NOT_MADE = "it contains resources of others"
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuinfra.models.names import OUR_PREFIX
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.plan import Kind, Ref
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision import tags
 
@@ -101,8 +101,14 @@ class ObservedResource:
         return str(self.properties.get("vmId") or "")
 
     @property
+    def identity(self) -> str:
+        """A value that a resource created again under the same name does not have; empty if Azure shows none."""
+        names = ("vmId", "resourceGuid", "uniqueId", "uniqueIdentifier")
+        return next((str(found) for name in names if (found := self.properties.get(name))), "")
+
+    @property
     def power(self) -> str:
-        """The VM's power state: see `power.py`; `unknown` if Azure does not show it."""
+        """The VM's power state, see `power.py`, or `unknown` if Azure does not show it."""
         codes = (str(status.get("code", "")) for status in self._statuses)
         return next((code.removeprefix("PowerState/") for code in codes if code.startswith("PowerState/")), "unknown")
 

@@ -5,11 +5,11 @@ from enum import StrEnum
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.plan import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of, same_name
 from gpuinfra.provision.observed_resource import ObservedResource, refers_to, resource_of_row
 from gpuinfra.provision.power import DEALLOCATED
+from gpuinfra.provision.tags import default_group, machine_key, name_of, ref_of, same_name
 
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"

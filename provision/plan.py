@@ -1,22 +1,23 @@
 """Compare the spec with the state in Azure. Pure: no requests, no changes."""
 
 from collections.abc import Iterator
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
-from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
+from gpuinfra.models.plan import ARM_TYPES, Action, Change, Difference, Kind, Plan, Power, Price, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.attachments import attached_by_others
-from gpuinfra.provision.lifecycle.lease import BACKSTOP
-from gpuinfra.provision.login.acceptance import is_created_with
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.lease import BACKSTOP, Lease, is_last_day
+from gpuinfra.provision.login import is_created_with
 from gpuinfra.provision.observed import Observed, namesakes
 from gpuinfra.provision.observed_resource import ObservedResource, refers_to, same
 from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.power import DEALLOCATED, SHUT_DOWN, STOPPED_BUT_BILLED, USABLE
+from gpuinfra.provision.power import DEALLOCATED, NOT_BILLED, SHUT_DOWN, STOPPED_BUT_BILLED, USABLE
+from gpuinfra.provision.preflight import spot_price_problem
+from gpuinfra.provision.remove import attached_by_others
 from gpuinfra.provision.resources import MODULES, shutdown_schedule, vnet
+from gpuinfra.provision.resources.common import PlanInput
+from gpuinfra.provision.tags import ref_of
 
 # Azure deletes these with the VM, because of its delete options.
 _WITH_MACHINE = (Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
@@ -32,7 +33,7 @@ def make_plan(plan_input: PlanInput, observed: Observed, price: Price | None = N
         raise untagged_problem(stranger)
     check_names(observed)
     check_elsewhere(observed)
-    spec = plan_input.spec
+    spec, found = plan_input.spec, observed.part(Kind.VM)
     changes = tuple(_off(plan_input, observed) if spec.power == "deallocated" else _changes(plan_input, observed))
     _check_replaced(changes, observed)
     return Plan(
@@ -45,7 +46,22 @@ def make_plan(plan_input: PlanInput, observed: Observed, price: Price | None = N
         notes=(*_notes(plan_input, observed), *_detached(changes, observed)),
         wants_running=spec.power == "running",
         needs_agent=spec.power == "running" and _lacks_schedule(plan_input, observed),
+        power_state=found.power if found else None,
+        rests=_rests(plan_input, found),
+        hours_left=_hours_left(plan_input.lease) if spec.power == "running" else 0.0,
     )
+
+
+def _hours_left(lease: Lease) -> float:
+    """Return how long the machine may be on. The end of a lease is rounded up to a whole minute."""
+    return max(0, (lease.until - (lease.decided or lease.on_since)) // timedelta(minutes=1)) / 60
+
+
+def _rests(plan_input: PlanInput, found: ObservedResource | None) -> bool:
+    """Return whether the machine is off as designed: after its run, its lease or its hours."""
+    if found is None:
+        return plan_input.spec.lifecycle.after_run == "delete"
+    return found.power in NOT_BILLED and found.state != "Failed"
 
 
 def _lacks_schedule(plan_input: PlanInput, observed: Observed) -> bool:
@@ -141,6 +157,9 @@ def _changes(plan_input: PlanInput, observed: Observed) -> Iterator[Change]:
     wanted = {kind: module.desired(plan_input) for kind, module in MODULES.items()}
     parts = {kind: observed.part(kind) for kind in MODULES}
     found = {kind: tuple(_differences(wanted[kind], part)) for kind, part in parts.items() if part}
+    if _awaits_reap(plan_input, parts):
+        own = found[Kind.SHUTDOWN_SCHEDULE]
+        found[Kind.SHUTDOWN_SCHEDULE] = tuple(each for each in own if each.what != shutdown_schedule.DAILY_STOP)
     if creation_failed(observed):
         found[Kind.VM] = (*found[Kind.VM], CREATION_FAILED)
     replaced = _replaced(observed, parts, found)
@@ -156,6 +175,15 @@ def _changes(plan_input: PlanInput, observed: Observed) -> Iterator[Change]:
         change = _change(plan_input, resource, parts[kind], found.get(kind, ()), replaced)
         if change:
             yield change
+
+
+def _awaits_reap(plan_input: PlanInput, parts: dict[Kind, ObservedResource | None]) -> bool:
+    """Return whether the schedule is still off as designed: on the last day of a long lease, `reap` switches it on."""
+    machine, schedule = parts[Kind.VM], parts[Kind.SHUTDOWN_SCHEDULE]
+    if machine is None or schedule is None or plan_input.lease.decided is None:
+        return False
+    is_kept = tags.moment(machine.tags, tags.LEASE_UNTIL) == plan_input.lease.until
+    return is_kept and is_last_day(machine.tags, plan_input.lease.decided) and shutdown_schedule.is_off(schedule)
 
 
 def _differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
@@ -200,7 +228,7 @@ def _change(
         return None
     resource = MODULES[kind].update(wanted, part) if differences else None
     if power:
-        differences = (*differences, Difference("power", part.power, "running"))
+        differences = (*differences, Difference("power", part.power, "running", of_lease=True))
     return Change(Action.CHANGE, wanted.ref, summary, differences, resource, power)
 
 
@@ -240,6 +268,7 @@ def _notes(plan_input: PlanInput, observed: Observed) -> Iterator[str]:
         yield f"the machine is {STOPPED_BUT_BILLED}: only a deallocated one costs nothing"
     if found and not is_created_with(found, plan_input.public_key):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
+    yield from _spot_price(plan_input, found)
     if plan_input.spec.lifecycle.max_cost and plan_input.terms.cap is None:
         yield "no price is known: the cost cap has no effect"
     if found and plan_input.lease.decided and plan_input.lease.until <= plan_input.lease.decided:
@@ -256,6 +285,12 @@ def _notes(plan_input: PlanInput, observed: Observed) -> Iterator[str]:
         yield f"Azure's daily schedule may still stop the machine at {stop:%H:%M} UTC: {shutdown_schedule.TOO_LATE}"
 
 
+def _spot_price(plan_input: PlanInput, found: ObservedResource | None) -> Iterator[str]:
+    problem = spot_price_problem(plan_input.spec, plan_input.price_per_hour)
+    if problem and found and found.power in NOT_BILLED:  # the preflight says it of a new machine
+        yield f"{problem}: Azure does not start the machine"
+
+
 def _old_stop(plan_input: PlanInput, observed: Observed) -> datetime | None:
     """Return when the existing schedule still fires although this plan moves it, or None."""
     found, now = observed.part(Kind.SHUTDOWN_SCHEDULE), plan_input.lease.decided or plan_input.lease.on_since
@@ -268,3 +303,23 @@ def _detached(changes: tuple[Change, ...], observed: Observed) -> Iterator[str]:
     if observed.machine and any(each.ref.kind is Kind.VM and each.action is Action.REPLACE for each in changes):
         for each in attached_by_others(observed.machine, observed.part(Kind.NIC)):
             yield f"{each}: it is attached to this machine, and will be detached"
+
+
+class EachGroupOnce:
+    """Leaves the addition of a shared group only in the plan of the first machine, for all plans of one command."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], str] = {}
+
+    def __call__(self, plan: Plan) -> Plan:
+        if not any(_adds_group(change) for change in plan.changes):
+            return plan
+        first = self._first.setdefault((plan.subscription, plan.group.casefold()), plan.name)
+        if first == plan.name:
+            return plan
+        changes = tuple(change for change in plan.changes if not _adds_group(change))
+        return replace(plan, changes=changes, notes=(*plan.notes, f"group {plan.group} is added with {first}"))
+
+
+def _adds_group(change: Change) -> bool:
+    return change.ref.kind is Kind.RESOURCE_GROUP and change.action is Action.ADD

@@ -5,24 +5,24 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
+from gpuinfra.models.base import MAX_DURATION
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.json_values import stamp
-from gpuinfra.models.quantities import MAX_DURATION
-from gpuinfra.models.resource import Kind, Ref, Resource
+from gpuinfra.models.plan import Kind, Ref, Resource
 from gpuinfra.models.spec import Lifecycle
+from gpuinfra.models.stay import Purpose, Reason, Stay
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud
-from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.lifecycle.hours import hours_from_tag
-from gpuinfra.provision.lifecycle.lease import restarted_at, settled
-from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.errors import CloudError, explain
+from gpuinfra.provision.lease import BACKSTOP, hours_from_tag, restarted_at, settled, terms_from_tag, terms_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
 from gpuinfra.provision.power import BILLED, USABLE
-from gpuinfra.provision.problems import explain
+from gpuinfra.provision.power_log import with_power_on
+from gpuinfra.provision.purpose import purpose_of, purpose_to_tag
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, schedule_update
+from gpuinfra.provision.tags import ref_of
 from gpuinfra.provision.waiting import Deadline, retry
 
 UNREACHABLE_SECONDS = 30.0
@@ -51,25 +51,58 @@ def renew(  # noqa: PLR0913 options are passed by name
     extend: timedelta | None = None,
     release: bool = False,
     hours: Hours | None = None,
+    purpose: Purpose | None = None,
     deadline: Deadline,
 ) -> Renewed:
     """Change the end of a running machine's lease, and return the new end.
 
     `extend` adds time, and `to` is the earliest end. Without either, the end is at least one whole lease from now.
-    `release` ends the lease now. `hours` are the spec's, because the tag lacks holidays.
+    `release` ends the lease now. `hours` are the spec's, because the tag lacks holidays. `purpose` is what the machine
+    is on for until the new end; an extension keeps the one it has.
     """
     try:
         machine = find_machine(cloud, name, group)
         # A stopped machine is billed as well, but cannot use more time.
         _check_power(name, machine, BILLED if release else USABLE)
-        since = None if release else restarted_at(machine)
+        # The power-on time is written as well, in case the tag was lost.
+        since = None if release else restarted_at(machine) or tags.moment(machine.tags, tags.ON_SINCE)
         marks = with_others(machine, _since(since))
         found = renewal(marks, cloud.now(), to=to, extend=extend, release=release, hours=hours)
         found = found if release else _within_schedule(cloud, machine, found)
-        stop = _carry_out(cloud, machine, found.until, deadline, since=since)
+        purpose = purpose_of(machine.tags) if extend else purpose
+        stop = _carry_out(cloud, machine, found.until, deadline, since=since, purpose=purpose)
     except CloudError as error:
         raise explain(error, f"renewing the lease of {name}") from error
     return replace(found, old_stop=None if release else stop)
+
+
+def hold(cloud: Cloud, name: str, group: str | None, run: str, length: timedelta, deadline: Deadline) -> Stay | None:
+    """Give a running machine this time from now for a look at a failed run, but never more than its cost cap.
+
+    Hours do not extend it. Return None, without a change, if nothing in Azure would end it or no time is left.
+    """
+    purpose = Purpose(Reason.FAILED_JOB, run)
+    try:
+        machine = find_machine(cloud, name, group)
+        _check_power(name, machine, USABLE)
+        since, now = restarted_at(machine) or tags.moment(machine.tags, tags.ON_SINCE) or cloud.now(), cloud.now()
+        terms = terms_from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
+        until = settled(now + length, since, terms, None)
+        if until <= now or not stay_of(cloud, machine, purpose).is_ended:
+            return None
+        _carry_out(cloud, machine, until, deadline, since=since, purpose=purpose, is_exact=True)
+        return stay_of(cloud, cloud.look(machine.ref) or machine, purpose)
+    except CloudError as error:
+        raise explain(error, f"keeping {name} for a look") from error
+
+
+def stay_of(cloud: Cloud, machine: ObservedResource, purpose: Purpose) -> Stay:
+    """Return until when a machine stays on without a client, and what in Azure ends it. Nothing is changed."""
+    now = cloud.now()
+    until = tags.moment(machine.tags, tags.LEASE_UNTIL) or now
+    schedule = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
+    is_on = schedule is not None and schedule.properties.get("status") == "Enabled"
+    return Stay(purpose, now, until, until + BACKSTOP if is_on else None, cloud.agent_role(machine).is_held)
 
 
 def renewal(
@@ -131,7 +164,10 @@ def _within_schedule(cloud: Cloud, machine: ObservedResource, found: Renewed) ->
 
 
 def find_machine(cloud: Cloud, name: str, group: str | None) -> ObservedResource:
-    """Return our machine with this name; without a group, search all groups. Raise Problem if absent or not ours."""
+    """Return our machine with this name and its power-on time; without a group, search all groups.
+
+    Raise Problem if it is absent or not ours.
+    """
     found = cloud.look(ref_of(Kind.VM, group, name)) if group else cloud.observe(name).part(Kind.VM)
     if found and owner_of(found) is not Owner.OURS:
         raise untagged_problem(found)
@@ -144,7 +180,7 @@ def find_machine(cloud: Cloud, name: str, group: str | None) -> ObservedResource
                 help="`gpuinfra status` lists them; `gpuinfra up SPEC` creates one",
             )
         )
-    return found
+    return with_power_on(cloud, found)
 
 
 def _check_power(name: str, machine: ObservedResource, powers: frozenset[str]) -> None:
@@ -169,18 +205,28 @@ def _since(since: datetime | None) -> dict[str, str]:
 
 
 def _carry_out(
-    cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline, *, since: datetime | None
+    cloud: Cloud,
+    machine: ObservedResource,
+    until: datetime,
+    deadline: Deadline,
+    *,
+    since: datetime | None,
+    purpose: Purpose | None = None,
+    is_exact: bool = False,
 ) -> datetime | None:
-    """Write tag and schedule in the order that keeps the earlier end valid after a crash. `since` is also tagged.
+    """Write tags and schedule in the order that keeps the earlier end valid after a crash. `since` is also tagged.
 
-    Return when the old schedule may still fire although it was moved, or None.
+    With `is_exact`, a later end from another client is not kept. Return when the old schedule may still fire although
+    it was moved, or None.
     """
     marks = {tags.LEASE_UNTIL: stamp(until) or "", **_since(since)}
+    if purpose:
+        marks[tags.ON_FOR] = purpose_to_tag(purpose, until)
     if _shortens(machine, until):
         _write(cloud, machine.ref, until, marks, deadline, shortens=True)
         return _move(cloud, machine, until, deadline)
     stop = _move(cloud, machine, until, deadline)
-    later = _write(cloud, machine.ref, until, marks, deadline, shortens=False)
+    later = _write(cloud, machine.ref, until, marks, deadline, shortens=is_exact)
     if later > until:
         # Another client extended the lease meanwhile, and its schedule was just overwritten.
         _move(cloud, machine, later, deadline)
@@ -198,8 +244,10 @@ def _write(
         if part is None:
             return until
         found = tags.moment(part.tags, tags.LEASE_UNTIL)
-        if found == until or (found and found > until and not shortens):
+        if found and found > until and not shortens:
             return found
+        if found == until and all(tags.get(part.tags, name) == value for name, value in marks.items()):
+            return until
         marked = with_others(part, marks)
         cloud.wait(cloud.patch(Resource(ref, {"tags": marked})), deadline)
         return until

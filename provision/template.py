@@ -5,15 +5,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuinfra.models.images import ALIASES
-from gpuinfra.models.plan import Candidate
-from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
+from gpuinfra.models.plan import ARM_TYPES, Candidate, Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.lease import BACKSTOP, Lease
-from gpuinfra.provision.login.cloud_init import public_data
-from gpuinfra.provision.names import name_of
-from gpuinfra.provision.plan_input import HostKey, PlanInput
+from gpuinfra.provision.lease import BACKSTOP, Lease
+from gpuinfra.provision.login import HostKey
 from gpuinfra.provision.resources import MODULES, NEEDS
+from gpuinfra.provision.resources.cloud_init import public_data
+from gpuinfra.provision.resources.common import PlanInput
+from gpuinfra.provision.tags import name_of
 
 SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
 API_VERSIONS = {

@@ -1,4 +1,4 @@
-"""Make Azure match the spec, from any state, at the first candidate that is available."""
+"""Make Azure match the spec, from any state, at the first candidate that is available; adopt a machine without tags."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -6,22 +6,56 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-from gpuinfra.models.plan import Action, Plan, RejectedCandidate, RejectionReason
-from gpuinfra.models.resource import Kind, Ref, Resource
+from gpuinfra.models.plan import Action, Kind, Plan, Ref, RejectedCandidate, RejectionReason, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.adopt import adopted
-from gpuinfra.provision.attempt import Attempts
-from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle.agent_role import AgentRole
-from gpuinfra.provision.login.keys import new_host_key
-from gpuinfra.provision.market.preflight import no_candidate
+from gpuinfra.provision.agent_role import AgentRole
+from gpuinfra.provision.apply import RoleGrant
+from gpuinfra.provision.errors import CloudError, Fault, explain
+from gpuinfra.provision.locks import check_can_switch_off
+from gpuinfra.provision.login import HostKey, new_host_key
 from gpuinfra.provision.observed import Observed
-from gpuinfra.provision.placement import Placement
-from gpuinfra.provision.plan_input import HostKey
-from gpuinfra.provision.problems import explain
-from gpuinfra.provision.role_grant import RoleGrant
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.ownership import is_made_by_us
+from gpuinfra.provision.placement import Attempts, Placement, actual_place
+from gpuinfra.provision.plan import check_elsewhere, check_names
+from gpuinfra.provision.preflight import Demand, Preflight, no_candidate
+from gpuinfra.provision.resources.common import with_others
+from gpuinfra.provision.tags import ref_of
 from gpuinfra.provision.task import Task
+
+DOING = "adopting"
+
+
+def adoptable(observed: Observed) -> list[ObservedResource]:
+    """Return resources with our names and without a machine tag, if the VM among them was created by `up`."""
+    machine = observed.part(Kind.VM)
+    if machine is None or not is_made_by_us(machine):
+        return []
+    return [part for part in replace(observed, adopts=True).ours() if not tags.get(part.tags, tags.NAME)]
+
+
+def adopted(task: Task, observed: Observed, consent: Callable[[Sequence[Ref]], None], host_key: str) -> Observed:
+    """Return the observed state, in which untagged resources count as ours. `consent` raises if the user refuses.
+
+    The VM gets its name tag immediately, so that it can be found even after a crash. The plan restores the other tags.
+    """
+    parts = adoptable(observed)
+    if not parts:
+        return observed
+    # What the plan would refuse must be refused before anything is written.
+    check_names(replace(observed, adopts=True))
+    check_elsewhere(observed)
+    consent([part.ref for part in parts])
+    for machine in (part for part in parts if part.ref.kind is Kind.VM):
+        task.journal.intend(DOING, machine.ref)
+        marks = {tags.NAME: observed.name, **({tags.HOST_KEY: host_key} if host_key else {})}
+        body = {"tags": with_others(machine, marks)}
+        task.cloud.wait(task.cloud.patch(Resource(machine.ref, body)), task.deadline)
+        task.journal.did(DOING, machine.ref)
+        parts = [ObservedResource(machine.ref, {**machine.body, **body}) if part is machine else part for part in parts]
+    others = [part for part in observed.parts if part.ref not in {each.ref for each in parts}]
+    return replace(observed, parts=(*others, *parts), adopts=True)
 
 
 @dataclass(frozen=True)
@@ -35,6 +69,15 @@ class UpOutcome:
     lease_until: datetime | None = None
     agent: AgentRole | None = None
     """Whether the guest agent can deallocate the VM; None if the machine is to be off."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A machine before a plan is made."""
+
+    observed: Observed
+    demand: Demand | None = None
+    """What a machine needs that is created, replaced or resized; None if it may stay as it is."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +123,29 @@ class Provisioner:
         self._attempts = Attempts(self.spec, self.task, self._role_grant, self.host_key.public)
         self._placement = Placement(self.spec, self.task, self.sources, self.public_key, self.repository, self.host_key)
 
-    def plan(self) -> Plan:
-        """Return what `up` would do at its first candidate. Nothing is changed."""
+    def survey(self) -> Survey:
+        """Return the current state, and what the machine needs. Nothing is changed."""
         try:
             observed = self.task.cloud.observe(self.spec.name, self.spec.group_name, thorough=True)
+            self._check_locks(observed)
+            places, checked = self._placement.candidates(observed)
+        except CloudError as error:
+            raise explain(error, f"planning {self.spec.name}") from error
+        if checked is None:
+            return Survey(observed)
+        self.limit(checked)
+        machine = observed.part(Kind.VM)
+        held = actual_place(machine) if machine else None
+        return Survey(observed, Demand(self.spec, self.task.market.subscription, places, checked, held))
+
+    def limit(self, checked: Preflight) -> None:
+        """Use this result of a preflight instead of asking again."""
+        self._placement = replace(self._placement, checked=checked)
+
+    def plan(self, survey: Survey | None = None) -> Plan:
+        """Return what `up` would do at its first candidate. Nothing is changed."""
+        observed = (survey or self.survey()).observed
+        try:
             places, checked = self._placement.candidates(observed)
             return self._placement.plan(places[0], observed, checked)
         except CloudError as error:
@@ -93,6 +155,7 @@ class Provisioner:
         """Apply the plan. `consent` gets the plan before any change and raises if the user refuses."""
         try:
             observed = self._observe()
+            self._check_locks(observed)
             if hooks.adopt:
                 observed = adopted(self.task, observed, hooks.adopt, hooks.known_host_key)
             places, checked = self._placement.candidates(observed)
@@ -126,6 +189,11 @@ class Provisioner:
                     continue
             return self._outcome(plan, rejected)
         raise no_candidate(self.spec, rejected, f"{lost}{self._attempts.rollback}")
+
+    def _check_locks(self, observed: Observed) -> None:
+        cloud, ref = self.task.cloud, ref_of(Kind.VM, observed.group, observed.name)
+        wants_on = self.spec.power == "running"
+        check_can_switch_off(cloud.locks(), ref, observed.part(Kind.VM), cloud.subscription, wants_on=wants_on)
 
     def _observe(self) -> Observed:
         """Return the current state. If there is a disk without a VM, observe again.

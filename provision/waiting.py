@@ -1,4 +1,4 @@
-"""Wait with deadlines: interrupt, retry, and run steps in the order of their dependencies."""
+"""Wait with deadlines and report progress: interrupt, retry, and run steps in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gpuinfra.provision.errors import CloudError, Fault
 
@@ -83,7 +83,6 @@ class Interrupt:
 
 
 Result = TypeVar("Result")
-
 FIRST_PAUSE, MAX_PAUSE = 0.5, 5.0
 
 
@@ -135,7 +134,6 @@ def _holds(condition: Callable[[], bool]) -> bool:
 
 
 Name = TypeVar("Name")
-
 WORKERS = 8
 # After Ctrl-C, calls in progress may finish; otherwise it would be unknown what they created.
 GRACE_SECONDS = 20.0
@@ -187,3 +185,41 @@ def _finish(running: Mapping[Future[None], object], interrupt: Interrupt) -> Non
         interrupt.set()
         wait(running, timeout=GRACE_SECONDS)
         raise
+
+
+class Progress(Protocol):
+    """A receiver of progress reports, thread-safe. `step` is a line on the screen, such as `machine my-dsvm`."""
+
+    def begin(self, step: str, doing: str) -> None:
+        """Report the start of a step: `doing` is `creating`, `deleting`, `starting`, …."""
+
+    def end(self, step: str, outcome: str) -> None:
+        """Report the end of a step: `outcome` is `created`, `deleted`, …."""
+
+    def fail(self, step: str, reason: str) -> None:
+        """Report the failure of a step."""
+
+    def wait(self, reason: str, seconds: float) -> None:
+        """Report a wait that Azure requested."""
+
+    def note(self, text: str) -> None:
+        """Report a line of text."""
+
+
+class Silent:
+    """A Progress that ignores all reports."""
+
+    def begin(self, step: str, doing: str) -> None:
+        """Do nothing."""
+
+    def end(self, step: str, outcome: str) -> None:
+        """Do nothing."""
+
+    def fail(self, step: str, reason: str) -> None:
+        """Do nothing."""
+
+    def wait(self, reason: str, seconds: float) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
+        """Do nothing."""

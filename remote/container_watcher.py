@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import background, home, run_folder, states
+from gpuinfra.remote import home, processes, run_folder, states
 from gpuinfra.remote.samples import Sampler
 from gpuinfra.remote.wire import Wire
 
@@ -42,7 +42,7 @@ def watch(wire: Wire, request: dict[str, Any]) -> None:
         states.write(run, state)
         with contextlib.suppress(OSError):
             states.reserve(run)
-        report = background.run(ContainerWatcher(request, state).work, lock)
+        report = processes.run(ContainerWatcher(request, state).work, lock)
     finally:
         os.close(lock)
     wire.send_json(report)

@@ -12,10 +12,12 @@ import os
 import time
 from typing import Any
 
-from gpuinfra.remote import files, home, run_folder, samples, states
+from gpuinfra.remote import home, run_folder, samples, states
 from gpuinfra.remote.wire import Wire
 
 TRANSFER_SECONDS = 5.0
+# Whether the run was fetched completely, and stays on the machine for a look at its failed job.
+KEPT = "kept"
 
 
 def answer_heartbeat(wire: Wire, request: dict[str, Any]) -> None:
@@ -31,15 +33,19 @@ def answer_heartbeat(wire: Wire, request: dict[str, Any]) -> None:
             "now": time.time(),
             "state": states.read(run),
             "ending": states.read_stop_reason(run),
+            "gpu": samples.latest(states.path(run, run_folder.SAMPLES)),
             "gpuBusy": samples.busy_ago(states.path(run, run_folder.SAMPLES)),
         }
     )
 
 
 def record(run: str, request: dict[str, Any]) -> None:
-    """Record that a client is connected. Without `afterRun` in the request, the recorded value stays."""
+    """Record that a client is connected. What a request lacks keeps its recorded value."""
     before = read(run)
     found: dict[str, Any] = {"afterRun": request.get("afterRun", (before or {}).get("afterRun"))}
+    for name in ("keepOnFailure", KEPT):
+        if value := request.get(name, (before or {}).get(name)):
+            found[name] = value
     if request.get("detached"):
         found["detached"] = True
     # A full disk or a run that is being removed is not a failure: the next heartbeat follows soon.
@@ -47,12 +53,26 @@ def record(run: str, request: dict[str, Any]) -> None:
         if found == before:
             os.utime(states.path(run, run_folder.HEARTBEAT))
             return
-        files.replace(states.path(run, run_folder.HEARTBEAT), json.dumps(found))
+        home.replace(states.path(run, run_folder.HEARTBEAT), json.dumps(found))
 
 
 def read(run: str) -> dict[str, Any] | None:
     """Return the last heartbeat, or None if there was none."""
-    return files.read_object(states.path(run, run_folder.HEARTBEAT))
+    return home.read_object(states.path(run, run_folder.HEARTBEAT))
+
+
+def keep(run: str) -> None:
+    """Record that the run was fetched completely, and stays for a look. This is not a heartbeat of its client."""
+    file = states.path(run, run_folder.HEARTBEAT)
+    with contextlib.suppress(OSError):
+        found = os.stat(file)
+        home.replace(file, json.dumps({**(read(run) or {}), KEPT: True}))
+        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def is_kept(run: str) -> bool:
+    """Return whether the run was fetched completely, and is only kept for a look at its failed job."""
+    return (read(run) or {}).get(KEPT) is True
 
 
 class TransferHeartbeat:

@@ -1,8 +1,10 @@
-"""The folder `~/.gpuinfra` on this machine: its paths, and removing trees in it."""
+"""The folder `~/.gpuinfra` on this machine: its paths, files that several programs write, and removing trees."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import platform
 import shutil
@@ -126,3 +128,30 @@ def _next_number(top: int, count: int) -> int:
             os.stat(f"{REMOVED}{count}", dir_fd=top, follow_symlinks=False)
         except FileNotFoundError:
             return count
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None if it is missing or invalid."""
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def replace(path: str, text: str) -> None:
+    """Write a file so that a reader sees the old or the new content, never a part."""
+    new = f"{path}.new"
+    with open(new, "w") as file:
+        file.write(text)
+    os.replace(new, path)
+
+
+def try_lock(file: int, *, shared: bool = False) -> bool:
+    """Lock an open file, and return whether that succeeded. Closing the file releases the lock."""
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True

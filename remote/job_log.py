@@ -1,7 +1,9 @@
-"""The log of a job without a container: a file of frames."""
+"""Write the log of a job: read what it prints from pipes, and append it as frames."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import struct
 import time
@@ -56,3 +58,31 @@ class JobLog:
             return False
         self._finish_frame()
         return True
+
+
+CHUNK = 1 << 18
+PIPE_SIZE = 1 << 20
+F_SETPIPE_SZ = 1031
+# After this many reads with almost no pause between them, output is collected for a while: each read is a frame.
+QUICK_SECONDS, QUICK_READS = 0.002, 4
+COLLECT_SECONDS = 0.01
+
+
+class PipeReader:
+    """Reads what a program prints: at once after a pause, and in blocks while it prints without one."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._read_at, self._quick_reads = 0.0, 0
+        with contextlib.suppress(OSError):  # there is a limit for all pipes of a user
+            fcntl.fcntl(number, F_SETPIPE_SZ, PIPE_SIZE)
+
+    def read(self) -> bytes:
+        """Return the available output, or no bytes at its end. Wait if there is none."""
+        is_quick = time.monotonic() - self._read_at < QUICK_SECONDS
+        self._quick_reads = self._quick_reads + 1 if is_quick else 0
+        if self._quick_reads >= QUICK_READS:
+            time.sleep(COLLECT_SECONDS)
+        data = os.read(self._number, CHUNK)
+        self._read_at = time.monotonic()
+        return data

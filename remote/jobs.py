@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import background, heartbeat, home, run_folder, states
+from gpuinfra.remote import closing, heartbeat, home, output_folders, processes, recorder, run_folder, states
 from gpuinfra.remote.home import remove_tree
 from gpuinfra.remote.supervisor import Supervisor
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
@@ -21,11 +21,16 @@ KEEPALIVE_SECONDS = 15.0
 START_SECONDS, CANCEL_SECONDS, FORGET_SECONDS = 30.0, 30.0, 3.0
 # How long to retry while the engine is stopped or restarts. The next job of the project removes what is left.
 REMOVE_SECONDS, FIRST_REMOVE_PAUSE, MAX_REMOVE_PAUSE = 3600.0, 0.5, 30.0
-KEPT = frozenset({run_folder.OUTPUTS, run_folder.STATE})
+KEPT = frozenset({run_folder.OUTPUTS, run_folder.LINKS, run_folder.SLOT, run_folder.STATE})
 
 
 def start(wire: Wire, request: dict[str, Any]) -> None:
     """Start a job, unless an earlier call whose answer was lost has already started it."""
+    with closing.accepting_jobs():
+        wire.send_json(_start(request))
+
+
+def _start(request: dict[str, Any]) -> dict[str, Any]:
     order = request["order"]
     run = order["run"]
     os.makedirs(os.path.join(home.run_folder(run), run_folder.OUTPUTS), exist_ok=True)
@@ -36,36 +41,55 @@ def start(wire: Wire, request: dict[str, Any]) -> None:
         if state is not None:
             if lock is not None:
                 os.close(lock)
-            wire.send_json({"started": state["started"], "again": True})
-            return
+            return {"started": state["started"], "again": True}
         if lock is not None:
             break
         if time.monotonic() > ends:
             raise RefusedError("busy", f"another call is starting run {run}")
         time.sleep(MAX_PAUSE)
-    supervisor = Supervisor(order, request.get("secrets", {}))
     try:
-        report = background.run(supervisor.work, lock)
+        output_folders.check_held(run)
+        supervisor = Supervisor(order, request.get("secrets", {}))
+        return processes.run(supervisor.work, lock)
     finally:
         os.close(lock)
-    wire.send_json(report)
 
 
 def frames(wire: Wire, request: dict[str, Any]) -> None:
     """Send the job's log from the given offset as it grows, then how the job ended."""
-    run, offset = request["run"], request["size"]
+    run = request["run"]
+    states.must_read(run)
+    _send_log(wire, run, request["size"], lambda: states.check(run), lambda state: "ended" in state)
+
+
+def container_frames(wire: Wire, request: dict[str, Any]) -> None:
+    """Send the log of a container from the given offset, as long as a process records it."""
+    run = request["run"]
+    if not os.path.exists(states.path(run, run_folder.LOG)):
+        wire.send_json({})
+        return
+    _send_log(wire, run, request["size"], lambda: {"recording": recorder.is_recording(run)}, _is_recorded)
+
+
+def _is_recorded(state: dict[str, Any]) -> bool:
+    return not state["recording"]
+
+
+def _send_log(
+    wire: Wire, run: str, offset: int, check: Callable[[], dict[str, Any]], is_over: Callable[[dict[str, Any]], bool]
+) -> None:
     pause, sent = FIRST_PAUSE, time.monotonic()
     with _open_log(run) as file:
         file.seek(offset)
         while True:
-            state = states.check(run)
+            state = check()
             while True:
                 data = file.read(CHUNK)
                 if not data:
                     break
                 wire.send(DATA, data)
                 pause, sent = FIRST_PAUSE, time.monotonic()
-            if "ended" in state:
+            if is_over(state):
                 break
             if time.monotonic() - sent > KEEPALIVE_SECONDS:
                 wire.send(DATA, b"")
@@ -77,7 +101,6 @@ def frames(wire: Wire, request: dict[str, Any]) -> None:
 
 
 def _open_log(run: str) -> Any:
-    states.must_read(run)
     # A job that has just started may not have written it yet.
     return os.fdopen(os.open(states.path(run, run_folder.LOG), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb", 0)
 
@@ -141,10 +164,15 @@ def forget(wire: Wire, request: dict[str, Any]) -> None:
 def forget_run(wire: Wire, request: dict[str, Any]) -> None:
     """Remove a run with its outputs, and its container in the background. An absent run is not an error.
 
+    A failed run stays while the machine is on for a look at it; the next upload to its copy of the project removes it.
     If the machine goes off after the run, the state stays: if the client is killed before it deallocates the machine,
     the guest agent still knows that the run is over.
     """
     run, found = request["run"], states.read(request["run"])
+    if found is not None and _is_for_a_look(run):
+        heartbeat.keep(run)
+        wire.send_json({"left": None})
+        return
     if request.get("container") and found is not None:
         _remove_container(found.get("docker") or ["docker"], request["container"])
     # The watcher of a container that was just removed needs a moment to notice.
@@ -155,8 +183,22 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
                 break  # the engine does not answer, but the client knows that the job has ended
             raise RefusedError("still-runs", f"the job of run {run} has not ended")
         time.sleep(MAX_PAUSE)
-    gone = remove(run)
-    wire.send_json({"left": gone if os.path.isdir(gone) else None})
+    left = output_folders.release(run)
+    if left is None and os.path.isdir(gone := remove(run)):
+        left = gone
+    wire.send_json({"left": left})
+
+
+def _is_for_a_look(run: str) -> bool:
+    """Return whether the machine stays on for a look at this run, because its job failed by itself."""
+    seconds = (heartbeat.read(run) or {}).get("keepOnFailure")
+    if not isinstance(seconds, (int, float)) or not heartbeat.ends_machine(run):
+        return False
+    # The client may know the end of a container before its watcher does.
+    ends = time.monotonic() + FORGET_SECONDS
+    while not (state := states.read(run) or {}).get("ended") and time.monotonic() < ends:
+        time.sleep(MAX_PAUSE)
+    return run_folder.failed_by_itself(state) and time.time() - state.get("ended", 0.0) < seconds
 
 
 def remove(run: str) -> str:
@@ -197,7 +239,7 @@ def _remove_container(docker: list[str], container: str) -> None:
             pause = min(2 * pause, MAX_REMOVE_PAUSE)
 
     with contextlib.suppress(OSError):
-        background.run(work, 0)
+        processes.run(work, 0)
 
 
 def _is_removed(docker: list[str], container: str) -> bool:
@@ -217,15 +259,26 @@ def _is_removed(docker: list[str], container: str) -> bool:
 
 
 def runs(wire: Wire, request: dict[str, Any]) -> None:
-    """Send every run of this machine, from any workspace: whether it is over, and whether it has outputs."""
+    """Send every run of this machine, from any workspace: whether it is over, and whether it has outputs.
+
+    With `close`, refuse new jobs if no run is active and all outputs were fetched.
+    """
+    is_closed = bool(request.get("close")) and closing.close_if(lambda: all(map(_is_done, _list_runs())))
+    wire.send_json({"runs": _list_runs(), "closed": is_closed})
+
+
+def _is_done(run: dict[str, Any]) -> bool:
+    return run["over"] and not run["outputs"]
+
+
+def _list_runs() -> list[dict[str, Any]]:
     found = []
     with contextlib.suppress(FileNotFoundError):
         for run in sorted(each for each in os.listdir(home.named(run_folder.RUNS)) if not each.startswith(".")):
-            outputs = os.path.join(home.run_folder(run), run_folder.OUTPUTS)
-            has_outputs = os.path.isdir(outputs) and bool(os.listdir(outputs))
             is_over = states.is_over(run) or states.is_deserted(run)
+            has_outputs = output_folders.has_outputs(run) and not heartbeat.is_kept(run)
             found.append({"run": run, "over": is_over, "outputs": has_outputs})
-    wire.send_json({"runs": found})
+    return found
 
 
 def keep_run(wire: Wire, request: dict[str, Any]) -> None:

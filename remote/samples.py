@@ -23,6 +23,8 @@ MAX_FAILURES = 8
 MAX_LINE = 1000
 # A GPU with a lower utilization is idle.
 BUSY_PERCENT = 5
+# Holds the last samples of sixteen GPUs.
+LATEST_SIZE, LATEST_SECONDS = 1 << 11, 10.0
 # Holds half an hour of samples of four GPUs; clients ask more often.
 TAIL_SIZE = 1 << 16
 
@@ -148,6 +150,24 @@ def summary(file: str) -> dict[str, Any]:
         "meanUtilization": total / count if count else 0.0,
         "peakMemoryMib": memory,
     }
+
+
+def latest(file: str) -> dict[str, Any] | None:
+    """Return the last sample of all GPUs together: mean utilization, and memory in MiB. None if it is old."""
+    used: dict[int, int] = {}
+    filled: dict[int, int | None] = {}
+    with contextlib.suppress(OSError), open(file, "rb") as lines:
+        lines.seek(max(0, os.fstat(lines.fileno()).st_size - LATEST_SIZE))
+        for line in lines.read().splitlines():
+            with contextlib.suppress(ValueError):
+                moment, utilization, memory = _parse_sample(line)
+                if 0 <= utilization <= 100 and abs(time.time() - moment) <= LATEST_SECONDS:
+                    index = int(line.split()[1])
+                    used[index], filled[index] = utilization, memory
+    if not used:
+        return None
+    known = [memory for memory in filled.values() if memory is not None]
+    return {"utilization": sum(used.values()) / len(used), "memoryMib": sum(known) if known else None}
 
 
 def busy_ago(file: str) -> float | None:

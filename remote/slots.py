@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuinfra.remote import background, files, home, states
+from gpuinfra.remote import home, processes, run_folder, states
 from gpuinfra.remote.home import remove_tree
 from gpuinfra.remote.run_folder import STATE
 from gpuinfra.remote.wire import RefusedError
@@ -22,6 +23,8 @@ LOCK_SECONDS = 30.0
 UNUSED_SECONDS = 24 * 3600.0
 # How long the process of a lost connection for the same run has to end before it is killed.
 TAKE_OVER_SECONDS = 1.0
+# JSON: which folders of the tree are for outputs, and of which run.
+OUTPUTS_FILE = "outputs.json"
 PATTERN = re.compile(r"slot-([1-9][0-9]{0,5})\Z")
 
 
@@ -33,7 +36,7 @@ class Lock:
 
     def try_now(self) -> bool:
         """Take the lock, and return whether that succeeded."""
-        if not files.try_lock(self._handle):
+        if not home.try_lock(self._handle):
             return False
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, str(os.getpid()).encode(), 0)
@@ -79,7 +82,11 @@ class Slot:
 
     def hold(self, run: str) -> None:
         """Record that this run uses the slot from now on."""
-        files.replace(os.path.join(self.folder, "holder"), run)
+        home.replace(os.path.join(self.folder, "holder"), run)
+
+    def record_outputs(self, run: str, names: Sequence[str]) -> None:
+        """Record which folders of the tree are for outputs, and of which run. Another run may hold the slot by now."""
+        home.replace(os.path.join(self.folder, OUTPUTS_FILE), json.dumps({"run": run, "names": list(names)}))
 
     def renew(self) -> None:
         """Record that the run still prepares its job."""
@@ -98,6 +105,12 @@ def holder(folder: str) -> str:
             return file.read()
     except (OSError, ValueError):
         return ""
+
+
+def outputs_of(folder: str) -> tuple[str, list[str]]:
+    """Return the run whose outputs are in a slot's tree, or an empty text, and the folders for them."""
+    found = home.read_object(os.path.join(folder, OUTPUTS_FILE)) or {}
+    return str(found.get("run", "")), [str(name) for name in found.get("names", [run_folder.OUTPUTS])]
 
 
 def folders(project: str) -> list[str]:
@@ -161,7 +174,7 @@ def remove_unused(project: str) -> None:
             lock = Lock(os.path.join(folder, "lock"))
             try:
                 if lock.try_now() and _is_unused(folder):
-                    background.run(_emptier(folder), lock.fileno())
+                    processes.run(_emptier(folder), lock.fileno())
             finally:
                 lock.close()
 
@@ -169,12 +182,17 @@ def remove_unused(project: str) -> None:
 def _is_unused(folder: str) -> bool:
     """Return whether a slot has a copy that no run needs. A copy in which a job left outputs is kept."""
     tree = os.path.join(folder, "tree")
-    outputs = os.path.join(tree, "outputs")
+    outputs = [os.path.join(tree, name) for name in outputs_of(folder)[1]]
     with contextlib.suppress(OSError):
         age = time.time() - os.stat(os.path.join(folder, "holder")).st_mtime
-        has_outputs = not os.path.islink(outputs) and os.path.isdir(outputs) and bool(os.listdir(outputs))
+        has_outputs = any(os.path.lexists(each) and not _is_empty_folder(each) for each in outputs)
         return age > UNUSED_SECONDS and bool(os.listdir(tree)) and not has_outputs and is_free(folder)
     return False
+
+
+def _is_empty_folder(path: str) -> bool:
+    # A job may have replaced its folder by a file or a link.
+    return not os.path.islink(path) and os.path.isdir(path) and not os.listdir(path)
 
 
 def _emptier(folder: str) -> Callable[..., None]:

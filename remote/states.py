@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpuinfra.remote import files, home, processes
+from gpuinfra.remote import home, processes
 from gpuinfra.remote.run_folder import ALIVE, BY_MACHINE, HEARTBEAT, LOST, SPARE, STATE, STOP_REASON, container_name
 from gpuinfra.remote.wire import RefusedError
 
@@ -76,7 +76,7 @@ def reserve(run: str) -> None:
 def take(run: str) -> int | None:
     """Take the lock of a job's watcher. Return the open file that keeps it, or None if another process has it."""
     file = os.open(path(run, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if files.try_lock(file):
+    if home.try_lock(file):
         return file
     os.close(file)
     return None
@@ -89,7 +89,7 @@ def is_alive(run: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not files.try_lock(file, shared=True)
+        return not home.try_lock(file, shared=True)
     finally:
         os.close(file)
 
@@ -201,7 +201,7 @@ MAX_DETAIL = 1000
 
 def read_stop_reason(run: str) -> dict[str, str] | None:
     """Return how and why the machine stops the job, or None if it does not or the file is invalid."""
-    found = files.read_object(_stop_reason_path(run))
+    found = home.read_object(_stop_reason_path(run))
     if found is None or found.get("how") not in BY_MACHINE:
         return None
     return {"how": str(found["how"]), "detail": str(found.get("detail") or "")[:MAX_DETAIL]}

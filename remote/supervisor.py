@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuinfra.remote import home, processes, run_folder, states
-from gpuinfra.remote.job_log import STDERR, STDOUT, JobLog
-from gpuinfra.remote.run_folder import CONTROL, LOG, OUTPUTS, SAMPLES
+from gpuinfra.remote.job_log import STDERR, STDOUT, JobLog, PipeReader
+from gpuinfra.remote.run_folder import CONTROL, LOG, SAMPLES
 from gpuinfra.remote.samples import Sampler
 
 # On the user's own computer, this variable has the PATH for jobs: this process's own PATH excludes the project.
 JOB_PATH = "GPUINFRA_JOB_PATH"
-CHUNK = 1 << 16
 # How long to wait for more output after the job has ended, if its child processes keep the streams open.
 DRAIN_SECONDS = 2.0
 STATE_SECONDS, STATE_PAUSE = 60.0, 1.0
@@ -42,6 +41,7 @@ class Supervisor:
         self._state: dict[str, Any] = {}
         self._child: Any = None
         self._streams: dict[int, int] = {}
+        self._pipes: dict[int, PipeReader] = {}
         self._sampler: Sampler | None = None
         # Why the job is being stopped, when it will be killed, and when it exited.
         self._ending, self._kill_at, self._exited_at = "", 0.0, 0.0
@@ -95,6 +95,7 @@ class Supervisor:
         )
         self._began = time.monotonic()
         self._streams = {self._child.stdout.fileno(): STDOUT, self._child.stderr.fileno(): STDERR}
+        self._pipes = {number: PipeReader(number) for number in self._streams}
         self._state.update(pid=self._child.pid, ticks=states.ticks(self._child.pid), supervisor=os.getpid())
         with contextlib.suppress(OSError):  # a full disk must not end the job
             states.write(self.run, self._state)
@@ -131,7 +132,7 @@ class Supervisor:
         self._handle_deadlines()
 
     def _read(self, number: int) -> None:
-        data = os.read(number, CHUNK)
+        data = self._pipes[number].read()
         if data:
             self._log.add(self._streams[number], data)
         else:
@@ -225,7 +226,6 @@ class Supervisor:
             self._state["leftProcesses"] = left
         if self._log.missing:
             self._state["logGap"] = self._log.missing
-        _save_outputs(self._order["folder"], states.path(self.run, OUTPUTS))
         self._write_state()
 
     def _write_state(self) -> None:
@@ -244,6 +244,14 @@ def environment(order: dict[str, Any], secrets: dict[str, str]) -> dict[str, str
     found = dict(os.environ)
     if JOB_PATH in found:
         found["PATH"] = found.pop(JOB_PATH)
+    # Scripts in subfolders import from the project's top folder. The job's own value takes precedence.
+    search_path = [found["PYTHONPATH"]] if found.get("PYTHONPATH") else []
+    found["PYTHONPATH"] = os.pathsep.join([*search_path, order["folder"]])
+    if order.get("environmentFolder"):
+        programs = os.path.join(order["environmentFolder"], "bin")
+        found["PATH"] = os.pathsep.join([programs, found.get("PATH", os.defpath)])
+        found["VIRTUAL_ENV"] = order["environmentFolder"]
+        found.pop("PYTHONHOME", None)
     found = {**found, **order.get("environment", {}), **secrets}
     gpus = order.get("gpus")
     if gpus is None:
@@ -289,27 +297,6 @@ def _start_error(error: Exception, order: dict[str, Any]) -> dict[str, str]:
         return {"code": "no-program", "message": f"`{name}` {PROGRAM_ERRORS[number]}"}
     code = "disk-full" if number in {errno.ENOSPC, errno.EDQUOT} else "system"
     return {"code": code, "message": str(error)}
-
-
-def _save_outputs(folder: str, outputs: str) -> None:
-    """Move outputs to the run's folder if the job replaced the link to it by a folder of its own."""
-    own = os.path.join(folder, "outputs")
-    if os.path.islink(own) or not os.path.isdir(own) or not own.startswith(home.root() + os.sep):
-        return
-    with contextlib.suppress(OSError):
-        os.makedirs(outputs, exist_ok=True)
-        for name in os.listdir(own):
-            with contextlib.suppress(OSError):
-                os.rename(os.path.join(own, name), _unused(os.path.join(outputs, name)))
-
-
-def _unused(path: str) -> str:
-    """Return this path, or a numbered one if it exists."""
-    number, found = 0, path
-    while os.path.lexists(found):
-        number += 1
-        found = f"{path}.new-{number}"
-    return found
 
 
 def _count_oom_kills() -> int:

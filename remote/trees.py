@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuinfra.remote import heartbeat, slots, states
+from gpuinfra.remote import closing, heartbeat, output_folders, slots, states
+from gpuinfra.remote.run_folder import OUTPUTS
 from gpuinfra.remote.staging import BLOCK, StagingArea, digest_of
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
 from gpuinfra.remote.work_tree import WorkTree
@@ -74,20 +76,28 @@ class Source:
 
 def put(wire: Wire, request: dict[str, Any]) -> None:
     """Make a slot's tree equal to a project."""
+    with closing.accepting_jobs():
+        _put(wire, request)
+
+
+def _put(wire: Wire, request: dict[str, Any]) -> None:
     began = time.monotonic()
     # An upload creates no reference cycles, but a hundred thousand objects that the collector would visit.
     gc.disable()
     abandoned = [run for run in request.get("abandoned", ()) if states.read(run) is None]
     slot = slots.take(request["project"], request["run"], abandoned)
     try:
-        _remove_runs(abandoned)
-        tree = WorkTree(slot, Pulse(wire, slot))
+        names = [OUTPUTS, *request.get("moreOutputs", ())]
+        tree = WorkTree(slot, Pulse(wire, slot), names)
         with tree.permitted():
+            os.makedirs(slot.tree, exist_ok=True)
+            output_folders.give(slot, request["run"], names)
             is_already = tree.is_already(request["digest"])
-            outputs = tree.give_outputs(request["run"], request["outputs"])
+        # Only now are their outputs in their folders.
+        _remove_runs([*abandoned, *_kept(slot.previous, request["run"])])
         if "heartbeat" in request:
             heartbeat.record(request["run"], request["heartbeat"])
-        answer = {"slot": slot.name, "tree": slot.tree, "outputs": outputs, "same": is_already}
+        answer = {"slot": slot.name, "tree": slot.tree, "same": is_already}
         wire.send_json({**answer, "seconds": time.monotonic() - began})
         if not is_already:
             _update(wire, tree, request["digest"], heartbeat.TransferHeartbeat(request["run"]))
@@ -97,6 +107,14 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
     finally:
         slot.close()
         gc.enable()
+
+
+def _kept(previous: str, run: str) -> list[str]:
+    """Return the previous run of a slot if it is only kept for a look: its copy of the project is about to change."""
+    with contextlib.suppress(RefusedError):  # not the name of a run
+        if previous and previous != run and heartbeat.is_kept(previous) and states.is_over(previous):
+            return [previous]
+    return []
 
 
 def _remove_runs(runs: list[str]) -> None:

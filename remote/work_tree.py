@@ -10,10 +10,10 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpuinfra.remote import files, home, slots
+from gpuinfra.remote import home, slots
 from gpuinfra.remote.run_folder import OUTPUTS
 from gpuinfra.remote.staging import BLOCK, StagingArea, digest_of_file
 from gpuinfra.remote.wire import RefusedError
@@ -22,8 +22,8 @@ FORMAT = 1
 FILE, FOLDER, LINK = "f", "d", "l"
 
 
-def walk(root: bytes) -> dict[str, list[int]]:
-    """Return the state of every path in a tree except its outputs, folders before their content."""
+def walk(root: bytes, outputs: Sequence[str] = (OUTPUTS,)) -> dict[str, list[int]]:
+    """Return the state of every path in a tree except the folders for outputs, folders before their content."""
     found: dict[str, list[int]] = {}
     pending = [(root, "")]
     while pending:
@@ -31,7 +31,7 @@ def walk(root: bytes) -> dict[str, list[int]]:
         with os.scandir(folder) as children:
             for child in children:
                 path = above + child.name.decode("utf-8", "surrogateescape")
-                if path == OUTPUTS:
+                if path in outputs:
                     continue
                 state = found[path] = state_of(child.stat(follow_symlinks=False))
                 if len(state) == 1 and state[0] & 0o700 != 0o700:
@@ -63,8 +63,10 @@ def read_index(path: str) -> dict[str, Any]:
 class WorkTree:
     """The copy of a project in a slot: its current content, and the expected one."""
 
-    def __init__(self, slot: slots.Slot, pulse: Callable[[], None]) -> None:
+    def __init__(self, slot: slots.Slot, pulse: Callable[[], None], outputs: Sequence[str] = (OUTPUTS,)) -> None:
+        """`outputs` are folders of the tree that are not part of the project."""
         self.slot, self._pulse = slot, pulse
+        self._outputs = outputs
         self._root = os.fsencode(slot.tree)
         self._index = read_index(slot.index)
         self._found: dict[str, list[int]] = {}
@@ -84,8 +86,7 @@ class WorkTree:
 
     def is_already(self, digest: str) -> bool:
         """Scan the tree, and return whether it equals the project with this digest."""
-        os.makedirs(self.slot.tree, exist_ok=True)
-        self._found = walk(self._root)
+        self._found = walk(self._root, self._outputs)
         return bool(self._index["digest"] == digest and self._found == self._index["states"])
 
     def expect(self, entries: list[list[Any]]) -> None:
@@ -95,7 +96,7 @@ class WorkTree:
             path, kind = entry[0], entry[1]
             above, _, name = path.rpartition("/")
             # Only in folders that were listed before, so that no link leads out of the tree.
-            if above not in folders or name in {"", ".", ".."} or "\0" in path or path == OUTPUTS:
+            if above not in folders or name in {"", ".", ".."} or "\0" in path or path in self._outputs:
                 raise RefusedError("protocol", f"invalid path: {path!r}")
             if kind == FOLDER:
                 folders.add(path)
@@ -145,38 +146,7 @@ class WorkTree:
         """Write the index. An empty digest marks an incomplete tree."""
         contents = {path: self._entries[path][4] for path, state in self._states.items() if len(state) > 1}
         index = {"format": FORMAT, "digest": digest, "states": self._states, "contents": contents}
-        files.replace(self.slot.index, json.dumps(index))
-
-    def give_outputs(self, run: str, way: str) -> str:
-        """Create the run's outputs folder, and a link or a mount point to it in the tree. Return the folder's path."""
-        folder = os.path.join(home.run_folder(run), OUTPUTS)
-        os.makedirs(folder, exist_ok=True)
-        place = os.path.join(self.slot.tree, OUTPUTS)
-        if os.path.islink(place):
-            if way == "link" and os.readlink(place) == folder:
-                return folder
-            os.unlink(place)
-        elif os.path.lexists(place):
-            self._set_aside(place)
-        if way == "link":
-            os.symlink(folder, place)
-        else:
-            os.mkdir(place, 0o777)
-        return folder
-
-    def _set_aside(self, place: str) -> None:
-        """Keep outputs of an earlier job that replaced the link by a folder or file of its own."""
-        with contextlib.suppress(OSError):
-            os.rmdir(place)
-            return
-        above = home.run_folder(self.slot.previous or "unknown")
-        os.makedirs(above, exist_ok=True)
-        kept, number = os.path.join(above, OUTPUTS), 1
-        # An empty folder can be replaced.
-        while os.path.lexists(kept) and not (os.path.isdir(kept) and os.path.isdir(place) and not os.listdir(kept)):
-            number += 1
-            kept = os.path.join(above, f"{OUTPUTS}-{number}")
-        os.rename(place, kept)
+        home.replace(self.slot.index, json.dumps(index))
 
     def _full(self, path: str) -> bytes:
         return os.path.join(self._root, path.encode("utf-8", "surrogateescape"))

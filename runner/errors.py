@@ -160,11 +160,17 @@ REMOTE_PROBLEMS: dict[str, tuple[str, Code | None, str | None]] = {
         "put large values into a file of the project",
     ),
     "still-runs": ("the job does not end", Code.JOB_FAILED, "look at it on the machine: it may hang in the kernel"),
+    "closing": (
+        "the machine is being switched off",
+        Code.MACHINE_IS_OFF,
+        "wait until it is off: `gpuinfra up SPEC` then starts it, and `gpuinfra run SPEC` does so for a job",
+    ),
     "busy": ("another client uses this run or project", None, "try again when the other client has finished"),
+    "copy-lost": ("another run got this run's copy of the project", Code.UPLOAD_FAILED, "run it again"),
     "foreign-files": (
         "files of another user are in the way",
         Code.UPLOAD_FAILED,
-        "remove that folder on the target as root",
+        "make your user their owner there: `sudo chown -R USER FOLDER`; outputs of an earlier run may be among them",
     ),
     "leads-out": (
         "shared folder outside of the default one",
@@ -186,7 +192,9 @@ def job_problems(target: str) -> Iterator[None]:
 def problem_of(error: ConnectError | RemoteError | JobError, target: str) -> Problem:
     """Return the Problem for an error of a connection or a job."""
     if isinstance(error, JobError):
-        return Problem(Diagnostic(Code(error.code), error.summary, note=error.note or None, help=error.help))
+        diagnostic = Diagnostic(Code(error.code), error.summary, note=error.note or None, help=error.help)
+        is_missing = diagnostic.code is Code.NO_PROGRAM
+        return Problem(diagnostic, exit_code=Exit.NO_PROGRAM if is_missing else Exit.FAILED)
     if isinstance(error, RemoteError):
         unknown = ("the target refused", None, "run it again with `--verbose`")
         summary, code, help_line = REMOTE_PROBLEMS.get(error.code, unknown)

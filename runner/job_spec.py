@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuinfra.diagnostics import Diagnostic
 from gpuinfra.models.target import Target
+from gpuinfra.runner.sources.dockerfile import Dockerfile
 from gpuinfra.workbench.compute import LOCALDOCKER, REMOTEDOCKER, SHARE
 from gpuinfra.workbench.conda import Conda
 from gpuinfra.workbench.runconfig import PYSPARK, PYTHON, SCRIPT
@@ -53,7 +54,16 @@ class JobSpec:
     """Whether a file says explicitly if the job gets a GPU."""
     base_image: str | None = None
     """The base image of a job in a container."""
-    conda: Conda | None = None
+    packages: Conda | None = None
+    """The file with the packages to install: a conda file, requirements, or the dependencies of a project."""
+    dockerfile: Dockerfile | None = None
+    """What the image is built from, instead of a base image and packages."""
+    environment_source: str = ""
+    """Which file or field decided the environment, for people; empty if none did."""
+    has_own_environment: bool = False
+    """Whether a job without a container gets an environment of its own, instead of the machine's Python."""
+    is_user_managed: bool = False
+    """Whether the project's files say that nothing is to be installed."""
     prepares: bool = True
     """Whether a missing environment is built."""
     rebuild: bool = False
@@ -67,8 +77,16 @@ class JobSpec:
     """The arguments of the run configuration; `$file` stands for the script."""
     script: str = ""
     """The path in the project; empty if neither the run configuration nor the caller names one."""
+    interpreter: tuple[str, ...] = ()
+    """The program that runs the script, with its options; empty for Python."""
     words: tuple[str, ...] = ()
     """The caller's arguments, after those of the run configuration."""
+    program: tuple[str, ...] = ()
+    """A command that runs as it is, instead of a script. `script` is then the project file that it starts, if any."""
+    title: str = ""
+    """What runs, for people: the script, or the command as it was written."""
+    spec_environment: dict[str, str] = field(default_factory=dict)
+    """The variables of the machine's spec. Those of the run configuration take precedence."""
     environment: dict[str, str] = field(default_factory=dict)
     """The variables of the run configuration."""
     more_environment: dict[str, str] = field(default_factory=dict)
@@ -80,12 +98,18 @@ class JobSpec:
     memory: int | None = None
     shm_size: int | None = None
     timeout: float | None = None
+    keep_on_failure: float | None = None
+    """For how many seconds `run` leaves the machine on if the job fails."""
     share: str | None = SHARE
     """The folder of the machine that all its jobs share, or None."""
     share_problem: Diagnostic | None = None
     """The error if the project's files, and not the caller, chose a folder outside of the default one."""
     is_share_chosen: bool = False
     """Whether the caller chose the shared folder, which may then be anywhere on the machine."""
+    more_outputs: tuple[str, ...] = ()
+    """Folders at the top of the project, besides `outputs`, whose files are fetched."""
+    ports: dict[str, int] = field(default_factory=dict)
+    """Ports of the job that are forwarded while it is followed, by name."""
     tracked: bool = True
     require_gpu_use: bool = False
     send_credentials: bool = False
@@ -95,6 +119,16 @@ class JobSpec:
     @property
     def in_container(self) -> bool:
         return self.target.type in {LOCALDOCKER, REMOTEDOCKER}
+
+    @property
+    def installs_packages(self) -> bool:
+        """Whether the job's environment gets the packages of `packages`."""
+        return self.in_container or self.has_own_environment
+
+    @property
+    def image_name(self) -> str:
+        """What the image of a job in a container is built from, for messages."""
+        return self.dockerfile.path if self.dockerfile else str(self.base_image)
 
     @property
     def gpus(self) -> Gpus | None:
@@ -111,19 +145,25 @@ class JobSpec:
     @property
     def variables(self) -> dict[str, str]:
         """The variables without the secrets; those of the caller take precedence."""
-        return {**self.environment, **self.more_environment}
+        return {**self.spec_environment, **self.environment, **self.more_environment}
 
     def command(self, python: Sequence[str]) -> tuple[str, ...]:
-        """Return the command line of the job. It starts with `python` if the target's file names no interpreter."""
+        """Return the command line of the job. A script starts with `python` if the target's file has no interpreter."""
+        if self.program:
+            return self.program
         arguments = [self.script if each == SCRIPT else each for each in self.arguments]
         if self.framework == PYSPARK:
             return (self.spark_submit or "spark-submit", *arguments, *self.words)
-        return (*((self.python,) if self.python else python), *arguments, *self.words)
+        python = (self.python,) if self.python else python
+        return (*(self.interpreter or python), *arguments, *self.words)
 
     def source_of(self, name: str, value: str) -> str:
         """Return where the job's variable was set, as part of a message."""
-        if self.environment.get(name) == value:
+        own = name in self.more_environment or name in self.secrets
+        if not own and self.environment.get(name) == value:
             return f"in the environment variables of `{self.configuration}.runconfig`"
+        if not own and name in self.spec_environment:
+            return "by `job.env` of the spec"
         return "by `--env`, `--env-file` or `--secret`"
 
 
@@ -152,7 +192,11 @@ class StartRequest:
     """The id of the image, for a job in a container."""
     mounts: tuple[tuple[str, str], ...] = ()
     """Folders of the machine and where they are mounted in the container, writable."""
+    ports: tuple[int, ...] = ()
+    """Ports of a container that the machine opens on its loopback interface."""
     labels: dict[str, str] = field(default_factory=dict)
+    environment_folder: str | None = None
+    """For a job without a container: its Python environment, whose programs come first in its PATH."""
 
 
 def parse_size(text: str) -> int | None:

@@ -11,20 +11,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.background import in_thread
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, PortClosed, SwitchedOff, TimedOut, Unreachable
+from gpuinfra.runner.progress import in_thread
 
 if TYPE_CHECKING:
     from gpuinfra.runner.docker.client import Engine
 
 
 # A child of the program's logger, so that `--verbose` shows it.
-logger = logging.getLogger(f"gpuinfra.{__name__}")
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 30.0
-FIRST_PAUSE, MAX_PAUSE, GROWTH = 0.2, 5.0, 1.6
+# The network may be back at any time, and then the client connects within seconds.
+FIRST_PAUSE, MAX_PAUSE, GROWTH = 0.2, 2.0, 1.6
+PROBE_SECONDS = 3.0
 # If a machine does not answer, Azure is asked this often whether it is on.
 POWER_SECONDS = 20.0
 # How long to retry a closed port if the machine never answered and is not a machine in Azure.
@@ -52,6 +54,8 @@ class Link:
         self._was_connected = False
         self.power: Callable[[], str | None] | None = None
         """Returns why the machine is off, or None if it is on; None if the target is not a machine in Azure."""
+        self.answers: Callable[[], bool] | None = None
+        """Returns whether the machine answers on a new connection; None if the target is this computer."""
         self._off: str | None = None
 
     @property
@@ -90,6 +94,12 @@ class Link:
             return self.remote if is_open else None
         finally:
             self._lock.release()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is an open connection."""
+        connection = self._connection
+        return connection is not None and connection.is_open
 
     @property
     def is_off(self) -> bool:
@@ -137,6 +147,12 @@ class Link:
             if part is not None:
                 with contextlib.suppress(ConnectError, JobError, OSError):
                     part.close()
+
+    def replace(self, connection: Connection) -> None:
+        """Drop this connection, unless another one has taken its place. Its users notice that it is lost."""
+        with self._lock:
+            if self._connection is connection:
+                self.drop()
 
     def handle_loss(self, error: Exception) -> None:
         """Drop the connection if it is broken or slow. Other threads may have opened a new one already; keep that."""
@@ -252,11 +268,14 @@ def link_to(
 
         return Link(target, LocalConnection)
     import_paramiko()
+    from gpuinfra.runner.connection.handshake import answers
     from gpuinfra.runner.connection.known_hosts import is_own_machine
     from gpuinfra.runner.connection.ssh import SshConnection
 
     shares = send_credentials or is_own_machine(target)
-    return Link(target, lambda: SshConnection.open(target, seconds, password), shares_credentials=shares)
+    link = Link(target, lambda: SshConnection.open(target, seconds, password), shares_credentials=shares)
+    link.answers = lambda: answers(target.address, target.port, PROBE_SECONDS)
+    return link
 
 
 def import_paramiko() -> None:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpuinfra.models.gpu import GpuFacts
-from gpuinfra.models.target import Checkup, Target, TargetCheck
+from gpuinfra.models.target import Checkup, GpuFacts, Target, TargetCheck
 from gpuinfra.runner.connection.port import Shell
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.docker.check import LIMIT_SECONDS, CommandOutput, is_denied, judge, look_at_docker, read, script
@@ -24,11 +23,11 @@ from gpuinfra.runner.errors import (
     LoginRefused,
     TimedOut,
 )
-from gpuinfra.runner.gpu.nvidia_smi import NoGpuError, ask
+from gpuinfra.runner.nvidia_smi import NoGpuError, ask
 from gpuinfra.runner.progress import Progress
 
 # A child of the program's logger, so that `--verbose` shows it.
-logger = logging.getLogger(f"gpuinfra.{__name__}")
+logger = logging.getLogger(__name__)
 
 SSH, GPU, DOCKER = "ssh", "gpu", "docker"
 

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.git import GitError, Repository, open_repository
 from gpuinfra.models.run import Run
-from gpuinfra.store.history import History
+from gpuinfra.programs import GitError, Repository, open_repository
+from gpuinfra.store import History
 
 MAX_WARNINGS = 100
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, listed
 from gpuinfra.models.target import DEFAULT_IMAGE, Target
+from gpuinfra.runner.job_environment import check_conda, check_files, with_environment
 from gpuinfra.runner.job_spec import GpuNeed, JobSpec, parse_size
-from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench.compute import CLUSTER, LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, SHARE, Compute
 from gpuinfra.workbench.project import Project, load_conda, load_project, plain_path
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYTHON, RunConfig
@@ -38,7 +38,7 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
         conda_file = runconfig.conda_file if runconfig else spec.target.conda_dependencies
     conda = load_conda(project, conda_file)
     used_files = {each.document.source.name for each in (runconfig, compute, conda) if each}
-    _check_files(project, configuration, used_files)
+    check_files(project, configuration, used_files)
     name = (runconfig.target or runconfig.name) if runconfig else configuration
     _check_built_in(configuration, name, runconfig, compute)
     if compute and spec is None and (problems := tuple(invalid_values(compute))):
@@ -53,7 +53,7 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
         gpu_need=_gpu_need(target, says_gpu=says_gpu),
         says_gpu=says_gpu,
         base_image=target.base_docker_image,
-        conda=conda,
+        packages=conda,
         framework=spec.target.framework if spec else PYTHON,
         share=compute.native_shared_directory if compute else SHARE,
         share_problem=_share_problem(compute) if compute else None,
@@ -65,10 +65,22 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
         job = replace(job, share=None)
     job = _with_runconfig(job, runconfig) if runconfig else job
     if compute and compute.user_managed_environment:
-        return replace(job, conda=None)
+        return replace(job, packages=None, is_user_managed=True)
     if job.in_container and not (runconfig and runconfig.user_managed):
-        _check_conda(project, plain_path(conda_file))
+        check_conda(project, plain_path(conda_file))
     return job
+
+
+def with_spec_job(job: JobSpec, spec: Spec | None) -> JobSpec:
+    """Return the job with the variables and outputs of its machine's spec, and with its environment.
+
+    The spec's environment replaces image and conda file of the run configuration, which `up` writes from other fields.
+    """
+    found = spec.job if spec else None
+    if found is None:
+        return with_environment(job, None)
+    job = replace(job, spec_environment=dict(found.env), more_outputs=found.more_outputs, ports=dict(found.ports))
+    return with_environment(job, found.environment)
 
 
 def _after_up(
@@ -130,7 +142,8 @@ def _with_runconfig(job: JobSpec, runconfig: RunConfig) -> JobSpec:
         prepares=runconfig.prepare_environment,
         tracked=runconfig.tracked_run,
         script=runconfig.script or "",
-        conda=None if runconfig.user_managed else job.conda,
+        packages=None if runconfig.user_managed else job.packages,
+        is_user_managed=runconfig.user_managed,
     )
     docker = runconfig.docker
     if docker is None or not docker.enabled:
@@ -197,37 +210,6 @@ def _share_problem(compute: Compute) -> Diagnostic | None:
     )
 
 
-def _check_files(project: Project, configuration: str, used_files: set[str]) -> None:
-    """Raise Problem if a file that the job uses, or would use, has an error."""
-    names = {f"{configuration}.runconfig", f"{configuration}.compute"}
-
-    def concerns(diagnostic: Diagnostic) -> bool:
-        if diagnostic.span:
-            return diagnostic.span.file in used_files or Path(diagnostic.span.file).name in names
-        # The error of an unreadable file has no span; its note names the file.
-        return any(f"/{name}`" in (diagnostic.note or "") for name in names)
-
-    problems = [each for each in project.diagnostics if each.severity is Severity.ERROR and concerns(each)]
-    if problems:
-        raise Problem(*problems, exit_code=Exit.USAGE)
-
-
-def _check_conda(project: Project, path: str) -> None:
-    """Raise Problem if the conda file exists but cannot be read: the job would run without its packages."""
-    if path not in project.unreadable:
-        return
-    file = str(project.root / path)
-
-    def concerns(diagnostic: Diagnostic) -> bool:
-        if diagnostic.span:
-            return diagnostic.span.file == file
-        return (diagnostic.note or "").startswith(f"`{file}`")
-
-    help_line = "put the file itself into the project, or name another one in the run configuration"
-    problems = (replace(each, help=each.help or help_line) for each in project.diagnostics if concerns(each))
-    raise Problem(*problems, exit_code=Exit.USAGE)
-
-
 def _unknown(project: Project, configuration: str, runconfig: RunConfig | None, target: str) -> Problem:
     if runconfig:
         span = runconfig.target_place
@@ -256,24 +238,25 @@ def _unusable(compute: Compute, label: str, help_line: str) -> Problem:
 
 def script_path(project: Path, given: str, here: Path) -> str:
     """Return a script's path in the project. `given` is relative to the project or to the current folder, `here`."""
-    found = next((path for path in (project / given, here / given) if _is_file(path)), None)
+    found = next((path for path in (project / given, here / given) if is_file(path)), None)
     if found is None:
-        raise _no_script(project, given)
+        raise no_script(project, given)
     try:
         inside = found.resolve().relative_to(project.resolve())
     except ValueError:
         raise script_not_sent(given, f"only `{project.absolute()}` is sent to the target") from None
     # Keep the name of a link: the script may depend on it.
     named = PurePosixPath(given)
-    if not named.is_absolute() and ".." not in named.parts and _is_file(project / given):
+    if not named.is_absolute() and ".." not in named.parts and is_file(project / given):
         return named.as_posix()
     return inside.as_posix()
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file. The system may not allow its name."""
     try:
         return path.is_file()
-    except (OSError, ValueError):  # the system does not allow such a name
+    except (OSError, ValueError):
         return False
 
 
@@ -290,7 +273,8 @@ def script_not_sent(given: str, note: str) -> Problem:
     )
 
 
-def _no_script(project: Path, given: str) -> Problem:
+def no_script(project: Path, given: str) -> Problem:
+    """Return the Problem for a script that does not exist, with the nearest name."""
     try:
         names = [each.name for each in (project / given).parent.iterdir()]
     except (OSError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,24 +13,27 @@ from typing import TYPE_CHECKING, Any
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
 from gpuinfra.remote.run_folder import container_name
-from gpuinfra.runner.background import in_thread
+from gpuinfra.runner.container import PROJECT_LABEL, ContainerJob
+from gpuinfra.runner.docker.check import CANNOT_RUN
 from gpuinfra.runner.environment.builder import (
     EnvironmentBuilder,
     JobEnvironment,
     unused_gpu_image,
 )
 from gpuinfra.runner.errors import ConnectError, JobError, RemoteError
+from gpuinfra.runner.job import StopReason
 from gpuinfra.runner.job_spec import JobSpec, StartRequest, too_large
-from gpuinfra.runner.jobs.container import PROJECT_LABEL
-from gpuinfra.runner.jobs.job import StopReason
 from gpuinfra.runner.link import Link
-from gpuinfra.runner.progress import Progress
+from gpuinfra.runner.progress import Progress, in_thread
 from gpuinfra.runner.record import Record
 from gpuinfra.runner.resolve import script_not_sent
 from gpuinfra.workbench.compute import SHARE as DEFAULT_SHARE
 
 if TYPE_CHECKING:
-    from gpuinfra.runner.upload import Tree, Uploaded
+    from pathlib import Path
+
+    from gpuinfra.runner.project_tree import Tree
+    from gpuinfra.runner.upload import Uploaded
 
 PROJECT, SHARE = "/project", "/share"
 SHARE_VARIABLE = "AZUREML_NATIVE_SHARE_DIRECTORY"
@@ -59,16 +62,23 @@ class Submission:
     first_heartbeat: dict[str, Any] | None = None
     abandoned: Sequence[str] = ()
     """Earlier runs of the project on this target that never started, and whose clients are gone."""
+    tree: str = field(default="", init=False)
+    """The job's copy of the project on the target, once it was sent."""
+    terminal: Mapping[str, str] = field(default_factory=dict)
+    """Variables that describe the terminal on which the job's output appears."""
     _has_sent: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Send everything and start the job, which then runs without this client."""
+        if self.job.environment_source:
+            self.progress.note(f"environment: {self.job.environment_source}")
         if warning := unused_gpu_image(self.job):
             self.progress.note(f"warning: {warning}")
             self.record.warn(warning)
         environment = in_thread(self._make_environment, "environment")
         try:
             uploaded = self._upload(environment.result)
+            self.tree = uploaded.tree
             request = self._start_request(uploaded, self._wait_for(environment))
             self._start_job(request)
         except BaseException:
@@ -92,7 +102,7 @@ class Submission:
 
     def _wait_for(self, environment: Future[JobEnvironment]) -> JobEnvironment:
         """Wait for the environment. Meanwhile, keep the target from removing the upload."""
-        from gpuinfra.runner.jobs.remote_runs import keep_run
+        from gpuinfra.runner.remote_runs import keep_run
 
         while True:
             with contextlib.suppress(TimeoutError):
@@ -103,15 +113,19 @@ class Submission:
     # The project
 
     def _upload(self, environment: Callable[[], JobEnvironment]) -> Uploaded:
-        from gpuinfra.runner.upload import read_tree, upload
+        from gpuinfra.runner.project_tree import read_tree
+        from gpuinfra.runner.upload import upload
 
         with self.record.phase("upload"):
-            tree = read_tree(self.job.project, self.record.folder.parent.parent, self.progress)
+            state = self.record.folder.parent.parent
+            tree = read_tree(self.job.project, state, self.progress, self.job.more_outputs)
             self._check_script(tree)
             self._check_engine()
             for skipped in tree.skipped:
                 self.record.warn(f"`{skipped.path}` was not sent: {skipped.reason}")
             self._report_exceptions(tree)
+            if tree.ignored:
+                in_thread(lambda: self._report_ignored(tree), "not-sent")
 
             def send() -> Uploaded:
                 return upload(
@@ -119,10 +133,10 @@ class Submission:
                     tree,
                     project=self._upload_key,
                     run=self.record.run.id,
-                    outputs="mount" if self.job.in_container else "link",
                     progress=self.progress,
                     first_heartbeat=self.first_heartbeat,
                     abandoned=self.abandoned,
+                    more_outputs=self.job.more_outputs,
                 )
 
             policy = self.link.retry_policy(RESUME_SECONDS, self._report_loss)
@@ -136,6 +150,13 @@ class Submission:
             policy.reset()
             return self.link.retry(send, policy)
 
+    def _report_ignored(self, tree: Tree) -> None:
+        """Report what ignore files left out. Nothing waits for it: the folders may have many files."""
+        from gpuinfra.runner.not_sent import describe
+
+        if line := describe(tree.root, tree.ignored):
+            self.progress.note(line)
+
     def _report_exceptions(self, tree: Tree) -> None:
         """Report files that are not sent although no ignore file names them, and the reverse."""
         if tree.held_back:
@@ -147,6 +168,8 @@ class Submission:
         if tree.copied:
             which = f"not sent, because they are copies of outputs: {_list(tree.copied)}"
             self.progress.note(f"{which}; to send one, add it to `.gpuinfraignore`: `!{tree.copied[0]}`")
+        if kept := [f"{name}/" for name in self.job.more_outputs if _has_files(self.job.project / name)]:
+            self.progress.note(f"not sent, because they are for outputs: {', '.join(kept)}")
         if tree.unignored:
             self.progress.note(f"sent, although `.gitignore` names them: {_list(tree.unignored)}")
 
@@ -157,7 +180,7 @@ class Submission:
 
     def _check_script(self, tree: Tree) -> None:
         script = self.job.script
-        if not tree.includes(script):
+        if script and not tree.includes(script):
             raise script_not_sent(script, "an ignore file names it, or a link in its path leads out of the project")
 
     def _check_engine(self) -> None:
@@ -168,7 +191,7 @@ class Submission:
 
     def _take_ownership(self, image: str, folder: str) -> None:
         """Make the user the owner of root's files from an earlier container, so that the upload can remove them."""
-        from gpuinfra.runner.jobs.helper_containers import take_ownership
+        from gpuinfra.runner.helper_containers import take_ownership
 
         user = self.link.remote.ask("hello")
         take_ownership(self.link.engine, image, folder, int(user["user"]), int(user["group"]))
@@ -184,9 +207,11 @@ class Submission:
         environment = {
             "PYTHONUNBUFFERED": "1",  # so that output appears when the job prints it
             RUN_VARIABLE: self.record.run.id,
+            **prepared.search_path(PROJECT),
+            **self.terminal,
             **job.variables,
         }
-        mounts = [(uploaded.tree, PROJECT), (uploaded.outputs, f"{PROJECT}/outputs")]
+        mounts = [(uploaded.tree, PROJECT)]
         if job.share:
             below = None if job.is_share_chosen else DEFAULT_SHARE
             share = str(self.link.remote.ask("folder", path=job.share, below=below)["path"])
@@ -213,6 +238,8 @@ class Submission:
             timeout=job.timeout,
             image=prepared.image,
             mounts=tuple(mounts) if job.in_container else (),
+            environment_folder=prepared.folder,
+            ports=tuple(dict.fromkeys(job.ports.values())) if job.in_container else (),
             labels={PROJECT_LABEL: self.project},
         )
 
@@ -230,13 +257,13 @@ class Submission:
             self.link.retry(lambda: self._start_once(request), policy)
         run = self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
         if run.reason == StopReason.CANCELLED:  # meanwhile, when the job could not be found yet
-            from gpuinfra.runner.jobs.follower import open_job
+            from gpuinfra.runner.follower import open_job
 
             open_job(self.link, run).cancel(GRACE_SECONDS)
 
     def undo(self) -> bool:
         """Stop the job if it started, and return whether it certainly does not run."""
-        from gpuinfra.runner.jobs.follower import open_job
+        from gpuinfra.runner.follower import open_job
 
         if self.record.run.job is None:
             self._release()
@@ -261,19 +288,42 @@ class Submission:
 
     def _start_once(self, request: StartRequest) -> None:
         """Start the job. A repeated start finds the job by its name and does not start it again."""
+        try:
+            self._start_anywhere(request)
+        except JobError as error:
+            is_other = self.job.program or self.job.interpreter
+            if is_other and (error.code == Code.NO_PYTHON or error.summary == CANNOT_RUN):
+                place = f"the image `{self.job.image_name}`" if self.job.in_container else f"`{self.link.target.name}`"
+                help_line = "install it in the job's environment, or correct the command"
+                note = f"the job starts `{request.command[0]}`, which must be a program of {place}: {error.note}"
+                raise JobError("no such program", note, help_line, Code.NO_PROGRAM) from error
+            raise
+
+    def _start_anywhere(self, request: StartRequest) -> None:
         if self.job.in_container:
-            from gpuinfra.runner.jobs.container import start_container
+            from gpuinfra.runner.container import start_container
 
             # Import the next module while the engine works.
-            in_thread(lambda: import_module("gpuinfra.runner.jobs.follower"), "imports")
-            self._start_watcher(request, start_container(self.link.engine, request).id)
+            in_thread(lambda: import_module("gpuinfra.runner.follower"), "imports")
+            job = start_container(self.link.engine, request, before_start=self._start_recorder)
+            self._start_watcher(request, job.id)
         else:
-            from gpuinfra.runner.jobs.process import start_process
+            from gpuinfra.runner.process import start_process
 
             start_process(self.link.remote, request)
 
+    def _start_recorder(self, job: ContainerJob) -> None:
+        from gpuinfra.runner.remote_runs import start_recorder
+
+        try:
+            start_recorder(self.link.remote, self.record.run.id, job.id)
+        except JobError as error:
+            if error.code == Code.UPLOAD_FAILED:
+                raise  # the copy of the project belongs to another run by now
+            # Without it, the client reads the engine's log, where a line appears when it ends.
+
     def _start_watcher(self, request: StartRequest, container: str) -> None:
-        from gpuinfra.runner.jobs.remote_runs import start_watcher
+        from gpuinfra.runner.remote_runs import start_watcher
 
         run, timeout, gpu = request.run, request.timeout, request.gpus is not None
         try:
@@ -289,6 +339,13 @@ class Submission:
 def job_id(run: str, kind: str) -> str:
     """Return the id of a job on its target: the name of its container, or the id of its run."""
     return container_name(run) if kind == "container" else run
+
+
+def _has_files(folder: Path) -> bool:
+    try:
+        return folder.is_file() or any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _list(paths: tuple[str, ...]) -> str:

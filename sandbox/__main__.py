@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.sandbox.running.description import from_json, remove_description, write_description
-from gpuinfra.sandbox.running.lock import SERVER, LockedError, take
+from gpuinfra.sandbox.running import SERVER, LockedError, from_json, remove_description, take, write_description
 
 if TYPE_CHECKING:
     from gpuinfra.sandbox.server import Server

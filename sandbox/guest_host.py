@@ -14,7 +14,7 @@ from gpuinfra.sandbox.catalogue import catalogue
 from gpuinfra.sandbox.guest.guest import Guests
 from gpuinfra.sandbox.guest.spec import Gpu, GuestNotRunningError, GuestSpec
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.resource_id import key
+from gpuinfra.sandbox.kernel.routes import key
 from gpuinfra.sandbox.services.compute.run_command import command_result
 from gpuinfra.sandbox.services.compute.virtual_machines import guest_facts
 

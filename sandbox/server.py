@@ -19,16 +19,13 @@ from gpuinfra.sandbox.guest_host import GuestHost
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.services.registry import SERVICES
 from gpuinfra.sandbox.web.app import abort, make_app
-from gpuinfra.sandbox.web.authority import make_identities
-from gpuinfra.sandbox.web.certificates import make_certificates
+from gpuinfra.sandbox.web.authority import make_certificates, make_identities
 from gpuinfra.sandbox.web.control import Control
 from gpuinfra.sandbox.web.instance_metadata import metadata_app
 
 logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
-TICK = 0.05
-"""How often due events are processed between requests, in real seconds."""
 KEEP = 1.0
 """How often the simulated time is saved, in real seconds; a killed server may repeat this much."""
 
@@ -66,6 +63,8 @@ class Server:
         metadata_url = f"http://{HOST}:{self.metadata_socket.getsockname()[1]}"
         ssh_port, self._ssh_socket = _reserve_ssh_port(self.cloud)
         self.host = GuestHost(self.cloud, ssh_port, metadata_url)
+        self._changed = asyncio.Event()
+        """Whether the next event may be due earlier than it was."""
         self._uvicorn = _web_server(
             make_app(self.cloud, Control(self.cloud, self.secret, self.host.reset), self.host.carry_out),
             http=_Protocol,
@@ -77,16 +76,22 @@ class Server:
 
     async def run(self) -> None:
         """Serve until `stop` is called."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._changed.set)
+
+        self.cloud.on_event = self.cloud.clock.on_change = wake
         self.host.boot_all()
         metadata = asyncio.create_task(self._metadata.serve([self.metadata_socket]))
-        ticking = asyncio.create_task(self._tick())
+        events = asyncio.create_task(self._process_events())
         try:
             await self._uvicorn.serve([self.socket])
         except asyncio.CancelledError:
             pass  # stopped
         finally:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
+            events.cancel()
+            await asyncio.gather(events, return_exceptions=True)
         for connection in list(self._uvicorn.server_state.connections):
             abort(connection.transport)  # its client keeps it open
         self._metadata.should_exit = True
@@ -104,18 +109,23 @@ class Server:
     def stop(self) -> None:
         self._uvicorn.should_exit = True
 
-    async def _tick(self) -> None:
+    async def _process_events(self) -> None:
+        """Process each event when it is due, and save the time."""
         kept = 0.0
         while True:
+            self._changed.clear()
+            seconds = KEEP
             try:
                 self.cloud.settle()
                 self.host.carry_out()
-                if time.monotonic() - kept > KEEP:
+                if time.monotonic() - kept >= KEEP:
                     self.cloud.clock.keep()
                     kept = time.monotonic()
+                seconds = min(KEEP, self.cloud.seconds_to_next_event())
             except Exception:
                 logger.exception("while processing events")
-            await asyncio.sleep(TICK)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), max(0.0, seconds))
 
     def describe(self) -> dict[str, Any]:
         """Return what clients need to know, for `server.json`."""

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Installs a job's packages in its image: with conda if the file has packages for conda, else with pip in addition to
-# the image's packages. It runs as root in the first stage of a build, of which only the folder $prefix is kept. Lines
-# that begin with `gpuinfra:` report progress; `gpuinfra-refusal:` and `gpuinfra-help:` are an error and its fix.
+# Installs a job's packages: with conda if the file has packages for conda, else with pip or uv. In an image, it runs as
+# root in the first stage of a build, of which only the folder $prefix is kept, and the environment includes the image's
+# packages. On a machine, it runs as the user of the jobs, and the environment is $isolated. Lines that begin with `gpuinfra:` report progress; `gpuinfra-refusal:` and `gpuinfra-help:` are an error and its fix.
 set -eu
 cd "$(dirname "$0")"
-# prefix, python_text, python_first, python_end, python_names, python_is_known, only_conda_has, has_channels
+# prefix (on a machine, it is a variable), isolated, python_text, python_first, python_end, python_names,
+# python_is_known, only_conda_has, has_channels
+isolated=''
 . ./settings
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSITE=1
@@ -39,12 +41,31 @@ fits() {
 find_conda() {
     for name in micromamba mamba conda; do
         for each in "$name" "/opt/conda/bin/$name" "/opt/miniconda/bin/$name" "/opt/miniconda3/bin/$name" \
-            "/opt/anaconda3/bin/$name" "/root/miniconda3/bin/$name" "${MAMBA_EXE:-}" "${CONDA_EXE:-}"; do
+            "/opt/anaconda3/bin/$name" "/root/miniconda3/bin/$name" "/anaconda/bin/$name" "${HOME:-}/miniconda3/bin/$name" \
+            "${HOME:-}/miniforge3/bin/$name" "${HOME:-}/anaconda3/bin/$name" "${MAMBA_EXE:-}" "${CONDA_EXE:-}"; do
             if [ "${each##*/}" = "$name" ] && conda=$(command -v "$each"); then
                 return 0
             fi
         done
     done
+    return 1
+}
+
+# Finds uv for an isolated environment, and gives it the settings of pip.
+find_uv() {
+    [ -n "$isolated" ] || return 1
+    for each in uv "${HOME:-}/.local/bin/uv" "${HOME:-}/.cargo/bin/uv"; do
+        if uv=$(command -v "$each"); then
+            [ -z "${PIP_INDEX_URL:-}" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"
+            [ -z "${PIP_EXTRA_INDEX_URL:-}" ] || export UV_INDEX="${UV_INDEX:-$PIP_EXTRA_INDEX_URL}"
+            links=$(printf %s "${PIP_FIND_LINKS:-}" | tr ' ' ',')
+            [ -z "$links" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-$links}"
+            # As pip does, take the best version of all indexes.
+            export UV_INDEX_STRATEGY=unsafe-best-match UV_NO_PROGRESS=1
+            return 0
+        fi
+    done
+    uv=''
     return 1
 }
 
@@ -90,6 +111,18 @@ install_by_conda() {
     esac
 }
 
+make_isolated() {
+    if [ -n "$uv" ]; then
+        say "making the environment with uv"
+        "$uv" venv --quiet --python "${python:-${python_text#python}}" "$prefix" && return 0
+        refuse "uv can make no environment with ${python:-$asked}" "look at the lines above"
+    fi
+    say "making the environment with $("$python" --version 2>&1)"
+    "$python" -m venv "$prefix" || "$python" -m virtualenv "$prefix" ||
+        refuse "$python can make no environment: it has neither \`venv\` nor \`virtualenv\`" \
+            "install uv on the machine (\`pip install uv\`), or \`sudo apt install python3-venv\`"
+}
+
 # Creates an environment that includes the image's packages, because its GPU frameworks match its CUDA.
 make_venv() {
     say "making the environment with $("$python" --version 2>&1) of the image, and pip"
@@ -113,7 +146,13 @@ if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
 install_by_pip() {
     if [ -s "$1" ]; then
         say "installing $2"
-        "$prefix/bin/python" -m pip install --no-cache-dir --requirement "$1"
+        if [ -n "$uv" ]; then
+            "$uv" pip install --python "$prefix/bin/python" --requirement "$1"
+        elif [ -n "$isolated" ]; then
+            "$prefix/bin/python" -m pip install --requirement "$1"
+        else
+            "$prefix/bin/python" -m pip install --no-cache-dir --requirement "$1"
+        fi
     fi
 }
 
@@ -143,17 +182,33 @@ for folder, _, names in os.walk(sys.argv[1]):
 
 mkdir -p "${prefix%/*}"
 asked=${python_text:-any Python 3}
-if [ -z "$only_conda_has" ] && [ -n "$python_is_known" ] && find_python; then
+if [ -n "$isolated" ]; then
+    place='the machine' with_conda='install conda on it' with_python='install uv, conda or that Python on it'
+else
+    place='the base image' with_conda="name a base image with conda as \`baseDockerImage\`"
+    with_python="name a base image with conda or with that Python as \`baseDockerImage\`"
+fi
+uv='' python=''
+if [ -z "$only_conda_has" ] && [ -n "$python_is_known" ]; then
+    find_python || python=''
+    find_uv || :
+fi
+if [ -z "$isolated" ] && [ -x "$prefix/bin/python" ]; then
+    say "adding to an environment that has some of the packages"
+elif [ -n "$isolated" ] && [ -n "$python$uv" ]; then
+    make_isolated
+    install_by_pip tools.txt "pip's own parts"
+elif [ -n "$python" ]; then
     make_venv
     install_by_pip tools.txt "pip's own parts"
 elif find_conda; then
     install_by_conda
 elif [ -n "$only_conda_has" ]; then
-    refuse "the base image has no conda, and the file asks conda for $only_conda_has" \
-        "name a base image with conda as \`baseDockerImage\`, or move these packages under \`pip:\`"
+    refuse "$place has no conda, and the file asks conda for $only_conda_has" \
+        "$with_conda, or move these packages under \`pip:\`"
 else
-    refuse "the base image has no conda and $(pythons), and the file asks for $asked" \
-        "name a base image with conda or with that Python as \`baseDockerImage\`, or change \`python=\` in the file"
+    refuse "$place has no conda and $(pythons), and the file asks for $asked" \
+        "$with_python, or change the version in the file"
 fi
 install_by_pip requirements.txt "packages by pip"
 
@@ -162,7 +217,11 @@ fits "$prefix/bin/python" ||
     refuse "the environment has Python $(version_of "$prefix/bin/python"), and the file asks for $asked" \
         "look for a package that brings another Python along"
 if [ -s requirements.txt ]; then
-    "$prefix/bin/python" -m pip check 2>&1 || say "warning: some packages do not fit each other"
+    if [ -n "$uv" ]; then
+        "$uv" pip check --python "$prefix/bin/python" 2>&1
+    else
+        "$prefix/bin/python" -m pip check 2>&1
+    fi || say "warning: some packages do not fit each other"
 fi
 forget_secrets
 say "the environment has Python $(version_of "$prefix/bin/python")"

@@ -7,11 +7,14 @@ T = TypeVar("T")
 
 # Seconds per test, by the prefix of its id, as `--durations` shows them. The longest matching prefix counts.
 SECONDS = {
+    "tests/e2e/test_month.py": 120.0,
     "tests/e2e/test_waste.py": 20.0,
     "tests/e2e/test_deleted_by_others.py": 8.0,
     "tests/e2e/test_many_machines.py": 5.0,
     "tests/e2e/test_up_errors.py": 5.0,
     "tests/e2e/test_demo.py": 10.0,
+    "tests/e2e/test_exposed.py": 12.0,
+    "tests/e2e/test_inventory.py": 4.0,
     "tests/e2e": 1.2,
     "tests/integration/provision/test_kill.py": 5.0,
     "tests/integration/provision/test_two_at_once.py": 4.0,

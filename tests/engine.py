@@ -21,8 +21,10 @@ IMAGE = BUSYBOX
 # Started processes end with this process, even if it is killed.
 TIED = ("setpriv", "--pdeathsig", "TERM")
 # Engines run in parallel with each other and with the host's engine. Each has its own network,
-# control groups, containerd namespace and settings.
-NETWORK = ("unshare", "--net", "sh", "-c", "busybox ip link set lo up && echo up && exec sleep infinity")
+# control groups, containerd namespace and settings. It chooses ports below those that the host gives to other programs,
+# so that a test can use the same number on the host.
+PORTS = "echo 20000 29999 > /proc/sys/net/ipv4/ip_local_port_range"
+NETWORK = ("unshare", "--net", "sh", "-c", f"busybox ip link set lo up && {PORTS} && echo up && exec sleep infinity")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 WAIT_SECONDS = 60.0
 GONE, BUSY = 404, 409
@@ -73,7 +75,7 @@ class Engine:
         command += ["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{self.name}"]
         command += ["--containerd-namespace", self.name, "--containerd-plugins-namespace", f"{self.name}-plugins"]
         command += ["--iptables=false", *self.options]
-        inside = [*TIED, "nsenter", f"--net=/proc/{self._network.pid}/ns/net", *command]
+        inside = [*TIED, "nsenter", f"--net={self.network}", *command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(inside, stdout=log, stderr=log, env=self.variables)
         deadline = time.monotonic() + WAIT_SECONDS
@@ -89,6 +91,12 @@ class Engine:
             link.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
             return b" 200 " in link.recv(100)
         return False
+
+    @property
+    def network(self) -> str:
+        """Return the path of the engine's network namespace."""
+        assert self._network is not None
+        return f"/proc/{self._network.pid}/ns/net"
 
     @property
     def is_running(self) -> bool:

@@ -54,6 +54,7 @@ class Lab:
         (folder / "engine").mkdir()
         self.engine = Engine(folder / "engine", path=f"{self.nvidia.hooks}:{PATH}")
         self.server = SshServer(folder / "sshd")
+        self.server.settings["Subsystem"] = "sftp internal-sftp"
         self.path = f"{self.nvidia.programs}:{self.nvidia.hooks}:{PATH}"
         """The PATH of logins, and of users of this computer's own engine."""
         self.server.settings["SetEnv"] = f"HOME={self.home} PATH={self.path} DOCKER_HOST={self.engine.address}"

@@ -18,6 +18,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._sockets = [self._listener]
+        self._stranded: list[threading.Event] = []
+        self._is_closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._begin(self._accept)
 
@@ -33,10 +35,16 @@ class Proxy:
         """Pass everything again, including what was held back."""
         self._is_passing.set()
 
+    def strand(self) -> None:
+        """Hold back everything on the connections so far, forever. New ones pass."""
+        for event in self._stranded:
+            event.set()
+
     def close(self) -> None:
         """End every connection."""
         self.open()
         self.thaw()
+        self._is_closed.set()
         for each in self._sockets:
             _end(each)
         for thread in self._threads:
@@ -55,10 +63,13 @@ class Proxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._server))
                 self._sockets += [client, server]
-                self._begin(self._copy, client, server, True)
-                self._begin(self._copy, server, client, False)
+                self._stranded.append(stranded := threading.Event())
+                self._begin(self._copy, client, server, True, stranded)
+                self._begin(self._copy, server, client, False, stranded)
 
-    def _copy(self, source: socket.socket, target: socket.socket, is_counted: bool) -> None:
+    def _copy(
+        self, source: socket.socket, target: socket.socket, is_counted: bool, is_stranded: threading.Event
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if is_counted and not self._is_open.is_set():
@@ -67,6 +78,8 @@ class Proxy:
                         self.is_holding.set()
                         self._is_open.wait()
                 self._is_passing.wait()
+                if is_stranded.is_set():
+                    self._is_closed.wait()
                 target.sendall(data)
         _end(source)
         _end(target)

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -12,7 +14,7 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 def program(name: str, package: str) -> str:
     """Return the path of a program in Debian's `package`."""
-    found = shutil.which(name, path=PATH)
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{PATH}")
     return found or missing(f"no `{name}` on this machine: apt-get install {package}")
 
 

@@ -20,5 +20,6 @@ def order(**fields: Any) -> ReapSchedule:
         package="gpuinfra==0.1.0",
         branch="main",
         connection="gpuinfra",
+        plan_connection="gpuinfra-plan",
     )
     return replace(usual, **fields)

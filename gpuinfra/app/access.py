@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING
 from gpuinfra.app.frontend import ask_or_refuse
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
-from gpuinfra.models.events import Interrupted, Question
+from gpuinfra.models.consent import Interrupted, Question
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.models.resource import MachineId
+    from gpuinfra.models.plan import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.azure.access import Access
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.market.port import Market
+    from gpuinfra.provision.market import Market
     from gpuinfra.provision.observed_resource import ObservedResource
-    from gpuinfra.provision.progress import Progress
-    from gpuinfra.provision.task import Task
-    from gpuinfra.provision.waiting import Deadline
+    from gpuinfra.provision.task import Journal, Task
+    from gpuinfra.provision.waiting import Deadline, Progress
 
 # For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
 LOOK_SECONDS = 15.0
@@ -49,8 +47,7 @@ def _open_clients(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress | None = None, *, writes: bool
 ) -> Clients:
     """Return the SDK's clients. This sends no request yet. Without `writes`, requests change nothing."""
-    from gpuinfra.provision.azure.clients import Clients
-    from gpuinfra.provision.azure.transport import RequestLimits
+    from gpuinfra.provision.azure.clients import Clients, RequestLimits
     from gpuinfra.provision.waiting import Deadline
 
     limits = RequestLimits(Deadline.after(seconds), progress, writes=writes, interrupt=settings.interrupt)
@@ -72,8 +69,8 @@ def open_cloud(
 
 def look_at_vm(cloud: Cloud, machine: Spec | MachineId) -> ObservedResource | None:
     """Return the machine's VM as Azure shows it, or None if there is none."""
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.names import ref_of
+    from gpuinfra.models.plan import Kind
+    from gpuinfra.provision.tags import ref_of
 
     return cloud.look(ref_of(Kind.VM, machine.group_name, machine.name))
 
@@ -118,10 +115,10 @@ def power_of(
     machine = spec
 
     def ask() -> str | None:
-        from gpuinfra.models.resource import Kind, same_machine
+        from gpuinfra.models.plan import Kind, same_machine
         from gpuinfra.provision.errors import CloudError
-        from gpuinfra.provision.names import ref_of
         from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
+        from gpuinfra.provision.tags import ref_of
 
         try:
             cloud = open_cloud(settings, machine.subscription, LOOK_SECONDS)
@@ -141,8 +138,7 @@ def power_of(
 @contextmanager
 def cloud_errors(doing: str) -> Iterator[None]:
     """Convert errors from Azure to Problems."""
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.problems import explain
+    from gpuinfra.provision.errors import CloudError, explain
 
     try:
         yield
@@ -160,8 +156,8 @@ class CloudSession:
 
     def machine_id(self, name: str, group: str | None) -> MachineId:
         """Return the ID of a machine in this session's subscription."""
-        from gpuinfra.models.resource import MachineId
-        from gpuinfra.provision.names import default_group
+        from gpuinfra.models.plan import MachineId
+        from gpuinfra.provision.tags import default_group
 
         return MachineId(self.cloud.subscription, group or default_group(name), name)
 
@@ -173,7 +169,7 @@ class CloudSession:
 
     def journal(self, name: str) -> Journal:
         """Return the journal for actions on a machine."""
-        from gpuinfra.provision.journal import Journal
+        from gpuinfra.provision.task import Journal
 
         folder = None if self.settings.ignores_state else self.settings.state
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)

@@ -10,19 +10,18 @@ from dataclasses import replace
 from gpuinfra.app.access import CloudSession
 from gpuinfra.app.machine_names import target_of_vm
 from gpuinfra.diagnostics import Problem
-from gpuinfra.models.agent import STATE_FILE, AgentState, parse_agent_state
-from gpuinfra.models.machine import Machine
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.machine import STATE_FILE, AgentState, Machine, parse_agent_state
+from gpuinfra.models.plan import Kind
 from gpuinfra.models.target import Target
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.health.machine import MAX_SILENCE_SECONDS
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.health import MAX_SILENCE_SECONDS
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.runner.background import within
+from gpuinfra.provision.tags import ref_of
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import ConnectError
+from gpuinfra.runner.progress import within
 
 AT_ONCE = 16
 

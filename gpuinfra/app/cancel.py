@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.run import Run
-    from gpuinfra.runner.jobs.follower import JobFollower
+    from gpuinfra.runner.follower import JobFollower
 
 # How long to wait after cancelling a run that another process follows, until that process records the end.
 SETTLE_SECONDS = 60.0
@@ -22,8 +22,8 @@ SETTLE_SECONDS = 60.0
 
 def cancel_run(settings: Settings, run: Run, grace: float, frontend: Frontend) -> Run:
     """Cancel a run's job, and fetch its outputs. Raise Problem without any change if the job cannot be reached."""
-    from gpuinfra.runner.jobs.follower import open_job
-    from gpuinfra.runner.jobs.job import StopReason
+    from gpuinfra.runner.follower import open_job
+    from gpuinfra.runner.job import StopReason
 
     workspace = open_workspace(settings)
     if run.state.is_over:

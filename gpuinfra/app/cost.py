@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuinfra.app.access import CloudSession, cloud_errors, open_session
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_costs import jobs_of, ledger_entries
-from gpuinfra.app.options import seconds_of
-from gpuinfra.app.settings import Settings
+from gpuinfra.app.settings import Settings, seconds_of
 from gpuinfra.app.settlement import settle_runs
 from gpuinfra.app.specs import common_subscription
-from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.diagnostics import Code, Exit, Problem, did_you_mean, problem
 from gpuinfra.models.cost import CostReport, CostRow
-from gpuinfra.models.ledger import LedgerEntry
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Kind
+from gpuinfra.models.receipt import LedgerEntry, entries_from_json
+from gpuinfra.models.run import Run
 from gpuinfra.parse.files import load_paths
 from gpuinfra.provision.costing import report
 from gpuinfra.provision.costing.activity import KEPT, Event, read_events
 from gpuinfra.provision.costing.evidence import Evidence
 from gpuinfra.provision.costing.history import CostHistory
-from gpuinfra.provision.costing.pricing import PriceBook
-from gpuinfra.provision.costing.report import Job
+from gpuinfra.provision.costing.report import Job, PriceBook
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.market.price_list import shipped_prices
-from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.market import shipped_prices
 from gpuinfra.provision.ownership import machine_of_row, partition
-from gpuinfra.store.history import History as Runs
-from gpuinfra.suggest import did_you_mean
+from gpuinfra.provision.tags import machine_key
+from gpuinfra.store import History as Runs
 
 SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
@@ -56,7 +55,7 @@ class CostQuery:
 
     def __init__(self, session: CloudSession, frontend: Frontend) -> None:
         self.session, self.frontend = session, frontend
-        self.log = "read"
+        self.log = self.receipts = "read"
 
     def report(self, since: str, by: str, tag: str | None) -> CostReport:
         """Return the report with the requested rows."""
@@ -70,6 +69,7 @@ class CostQuery:
             rows=tuple(self._rows(histories, by, tag, start, evidence.now)),
             log=self.log,
             log_since=evidence.log_since,
+            receipts=self.receipts,
             prices=book.used,
             simulated=self.session.cloud.simulated,
         )
@@ -83,18 +83,22 @@ class CostQuery:
         disks, addresses = self._ours(Kind.DISK, listed[1], known), self._ours(Kind.PUBLIC_IP, listed[2], known)
         now = cloud.now()
         start = _moment(since, now)
-        log_since = max(now - KEPT, start - LOOK_BACK)
-        events = self._events(log_since, now)
         found = Evidence(
             now=now,
-            events=events or (),
-            log_since=None if events is None else log_since,
             entries=entries,
             machines=machines,
             disks=disks,
             addresses=addresses,
+            seen=_seen(self._runs(), now),
         )
-        return found, start
+        found = self._with_log(found, max(now - KEPT, start - LOOK_BACK))
+        return (self._with_log(found, now - KEPT) if found.lacks_earlier_events() else found), start
+
+    def _with_log(self, evidence: Evidence, since: datetime) -> Evidence:
+        if evidence.log_since and evidence.log_since <= since:
+            return evidence
+        events = self._events(since, evidence.now)
+        return replace(evidence, events=events or (), log_since=None if events is None else since)
 
     def _ours(self, kind: Kind, bodies: list[dict[str, Any]], machines: Collection[str] = ()) -> list[dict[str, Any]]:
         """Return the bodies that are ours, and report those that only have our tag."""
@@ -110,14 +114,27 @@ class CostQuery:
         except CloudError as error:
             if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
                 raise
-            self.log = "not allowed" if error.fault is Fault.DENIED else f"not read: {error.code}"
+            self.log = _why_not(error)
             return None
 
     def _entries(self) -> list[LedgerEntry]:
-        """Return this workspace's entries for this subscription. Report an unreadable ledger and return nothing."""
+        """Return the entries of this workspace and of the team for this subscription, oldest first.
+
+        If one of the two cannot be read, report that and use the other.
+        """
         cloud = self.session.cloud
-        found = ledger_entries(self.session.settings, simulated=cloud.simulated, warn=self.frontend.note)
-        return [each for each in found if each.subscription.casefold() == cloud.subscription.casefold()]
+        own = ledger_entries(self.session.settings, simulated=cloud.simulated, warn=self.frontend.note)
+        found = [each for each in own if each.subscription.casefold() == cloud.subscription.casefold()]
+        return sorted([*found, *self._shared_entries()], key=lambda entry: entry.at)
+
+    def _shared_entries(self) -> list[LedgerEntry]:
+        try:
+            return entries_from_json(self.session.cloud.fleet.records())
+        except CloudError as error:
+            if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
+                raise
+            self.receipts = _why_not(error)
+            return []
 
     def _rows(
         self, histories: list[CostHistory], by: str, tag: str | None, since: datetime, until: datetime
@@ -127,10 +144,24 @@ class CostQuery:
         return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
 
     def _jobs(self, now: datetime) -> list[Job]:
+        return jobs_of(settle_runs(self.session.settings, self._runs()).runs, now)
+
+    def _runs(self) -> list[Run]:
         found = Runs(self.session.settings.state).list()
         # A machine in the sandbox may have the name of a real one.
-        runs = [run for run in found if run.simulated == self.session.cloud.simulated]
-        return jobs_of(settle_runs(self.session.settings, runs).runs, now)
+        return [run for run in found if run.simulated == self.session.cloud.simulated]
+
+
+def _why_not(error: CloudError) -> str:
+    return "not allowed" if error.fault is Fault.DENIED else f"not read: {error.code}"
+
+
+def _seen(runs: Iterable[Run], now: datetime) -> dict[str, list[datetime]]:
+    """Return when machines were on because a job ran on them, by case-folded name."""
+    found: dict[str, list[datetime]] = {}
+    for job in jobs_of(runs, now):
+        found.setdefault(job.machine.casefold(), []).extend([job.started, *([job.ended] if job.is_over else [])])
+    return found
 
 
 def _wanted(by: str | None, tag: str | None) -> str:

@@ -9,10 +9,9 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.app.settlement import settle_runs
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
-from gpuinfra.models.events import Question
-from gpuinfra.models.results import DetachResult, unreachable_runs
+from gpuinfra.models.consent import Question
 from gpuinfra.models.run import Run
-from gpuinfra.models.target import Target
+from gpuinfra.models.target import DetachResult, Target, unreachable_runs
 from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
 from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
 from gpuinfra.workbench.project import load_project

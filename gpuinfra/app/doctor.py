@@ -16,21 +16,23 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import common_subscription
 from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.health import CheckStatus, HealthCheck, HealthReport, MachineHealth, ok, problem, warning
-from gpuinfra.models.keys import lacks_key
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Kind
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.models.spec import Admin, Spec
+from gpuinfra.models.ssh import lacks_key
 from gpuinfra.parse.files import load_paths
 from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision import health
+from gpuinfra.provision import health as machine_health
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.health import machine as machine_health
-from gpuinfra.provision.health import subscription as health
-from gpuinfra.provision.health.machine import HealthFacts
-from gpuinfra.provision.login.keys import read_public_key
-from gpuinfra.provision.market.preflight import PROVIDERS
+from gpuinfra.provision.exposure import exposures
+from gpuinfra.provision.health import HealthFacts
+from gpuinfra.provision.locks import Lock
+from gpuinfra.provision.login import read_public_key
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
+from gpuinfra.provision.preflight import PROVIDERS
 
 SECONDS = 120.0
 """For all checks, including the waits that Azure asks for."""
@@ -134,6 +136,7 @@ def _rights(session: CloudSession) -> list[HealthCheck]:
         return [
             health.permissions(allowed, market.subscription),
             health.roles(allowed, market.subscription, has_role=has_role),
+            health.receipts(allowed),
         ]
 
     return _known("rights", ask)
@@ -166,9 +169,12 @@ def machines(session: CloudSession, names: Sequence[str], specs: Sequence[Locate
     shown = [part for part in parts if not names or (part.ref.name, part.ref.group) in wanted]
     untagged = [_untagged(part) for part in shown if owner_of(part) in {Owner.UNTAGGED, Owner.UNRECOGNISED}]
     ours = [part.ref for part in shown if owner_of(part) is Owner.OURS]
+    locks = session.cloud.locks() if ours else ()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as pool:
         asked = [
-            pool.submit(_look, session, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
+            pool.submit(
+                _look, session, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())), locks
+            )
             for ref in ours
         ]
         return (
@@ -185,9 +191,9 @@ def _untagged(machine: ObservedResource) -> MachineHealth:
     )
 
 
-def _look(session: CloudSession, name: str, group: str, spec: Spec | None) -> MachineHealth:
+def _look(session: CloudSession, name: str, group: str, spec: Spec | None, locks: tuple[Lock, ...]) -> MachineHealth:
     try:
-        facts = _facts(session, name, group, spec)
+        facts = _facts(session, name, group, spec, locks)
     except CloudError as error:
         return MachineHealth(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
     if facts is None:
@@ -196,7 +202,9 @@ def _look(session: CloudSession, name: str, group: str, spec: Spec | None) -> Ma
     return MachineHealth(name, group, machine_health.examine(facts))
 
 
-def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> HealthFacts | None:
+def _facts(
+    session: CloudSession, name: str, group: str, spec: Spec | None, locks: tuple[Lock, ...]
+) -> HealthFacts | None:
     cloud = session.cloud
     observed = cloud.observe(name, group)
     machine = observed.part(Kind.VM)
@@ -209,6 +217,8 @@ def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> H
         role=cloud.agent_role(machine),
         permissions=session.market.actions_allowed(group),
         now=cloud.now(),
+        exposures=exposures(machine, observed.part(Kind.NIC), observed.part(Kind.NSG), spec),
+        locks=locks,
     )
     if machine.power != "running":
         return facts

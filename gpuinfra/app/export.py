@@ -10,18 +10,15 @@ from typing import Any
 
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_names import bad_host_key, target_named
-from gpuinfra.app.plan import ssh_sources
+from gpuinfra.app.plan import public_key_for, ssh_sources
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import one_spec
-from gpuinfra.app.ssh_key import public_key_for
-from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.diagnostics import Code, Exit, Problem, did_you_mean, listed, problem
 from gpuinfra.provision.template import make_template, notes
 from gpuinfra.runner.connection import openssh
-from gpuinfra.runner.connection.host_key import HostKey
-from gpuinfra.runner.connection.known_hosts import host_name
+from gpuinfra.runner.connection.known_hosts import HostKey, host_name
 from gpuinfra.runner.docker import context
 from gpuinfra.runner.errors import HostKeyInvalid
-from gpuinfra.suggest import did_you_mean, listed
 
 ARM, SSH_CONFIG, DOCKER_CONTEXT = "arm", "ssh-config", "docker-context"
 

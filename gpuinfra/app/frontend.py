@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from gpuinfra.app.settings import Settings
     from gpuinfra.diagnostics import Problem
-    from gpuinfra.models.events import Event, Question
-    from gpuinfra.models.outputs import Frame
+    from gpuinfra.models.consent import Event, Question
+    from gpuinfra.models.run import Frame, LiveStatus
 
 
 class JobOutput(Protocol):
@@ -28,6 +28,10 @@ class Frontend(Protocol):
     @property
     def can_ask(self) -> bool:
         """Whether a person can answer a question."""
+
+    @property
+    def terminal(self) -> dict[str, str]:
+        """The variables that describe the terminal to a job whose output it shows; empty without a terminal."""
 
     def begin(self, step: str, doing: str) -> None:
         """Report that a step begins, or changes what it does."""
@@ -58,6 +62,13 @@ class Frontend(Protocol):
 
     def ask_password(self, prompt: str) -> str:
         """Ask for a password without showing it."""
+
+    @property
+    def shows_status(self) -> bool:
+        """Whether it shows what `set_status` gets."""
+
+    def set_status(self, read: Callable[[], LiveStatus | None] | None) -> None:
+        """Show from now on what `read` returns, while the job prints nothing; nothing more without `read`."""
 
     def open_output(self) -> JobOutput:
         """Return the receiver for a job's output."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from gpuinfra.app.frontend import Frontend, ask_or_refuse
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Problem, problem
-from gpuinfra.models.events import Question
+from gpuinfra.models.consent import Question
 from gpuinfra.models.target import Target
-from gpuinfra.runner.connection.host_key import HostKey
 from gpuinfra.runner.connection.known_hosts import (
     FOLDER,
     PENDING,
+    HostKey,
     check_known_key,
     is_same_name,
     recorded_keys,

@@ -6,13 +6,12 @@ from itertools import islice
 from pathlib import Path
 
 from gpuinfra.app.init import DEFAULT
-from gpuinfra.app.options import require
-from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.app.settings import require
+from gpuinfra.diagnostics import Code, Exit, Problem, listed, problem
 from gpuinfra.models.names import check_machine_name, check_region
 from gpuinfra.models.sizes import check_size
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.spec import load_bytes
-from gpuinfra.suggest import listed
 from gpuinfra.workbench.project import find_projects, load_project
 from gpuinfra.workbench.project_import import ImportOptions, ImportResult
 from gpuinfra.workbench.project_import import import_project as make

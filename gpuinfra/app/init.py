@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.files import write_file
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace import write_file
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend

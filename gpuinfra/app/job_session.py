@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.app.access import power_of, settings_for_target
+from gpuinfra.app.again import environment_digest, recorded_request
 from gpuinfra.app.interruption import TerminalClosedError, leave_closed_streams
-from gpuinfra.app.job_request import OnInterrupt
+from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
+from gpuinfra.app.live_status import live_status
 from gpuinfra.app.run_control import never_began
 from gpuinfra.app.workspace import Workspace, linked, machine_of
 from gpuinfra.diagnostics import Problem
@@ -21,15 +23,16 @@ from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend, JobOutput
+    from gpuinfra.app.interrupt_question import MachineEnd
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.consent import MachineRun
-    from gpuinfra.models.resource import MachineId
+    from gpuinfra.models.plan import MachineId
     from gpuinfra.models.spec import Spec
+    from gpuinfra.runner.follower import JobFollower
+    from gpuinfra.runner.heartbeat import Heartbeat
     from gpuinfra.runner.job_spec import JobSpec
-    from gpuinfra.runner.jobs.follower import JobFollower
-    from gpuinfra.runner.jobs.heartbeat import Heartbeat
-    from gpuinfra.runner.jobs.log import LogFile
     from gpuinfra.runner.link import Link
+    from gpuinfra.runner.log import LogFile
     from gpuinfra.runner.record import Record
 
 CANCEL_GRACE = 10.0
@@ -40,6 +43,7 @@ CANCEL_SECONDS = 60.0
 # Older failed starts left nothing: the target removes copies that no run used for a day.
 MOST_ABANDONED = 20
 INTERRUPTED = "interrupted"
+TITLE_WIDTH = 40
 
 
 @dataclass
@@ -52,6 +56,8 @@ class JobSession:
     sink: JobOutput
     on_interrupt: OnInterrupt
     spec: Spec | None = None
+    request: JobRequest | None = None
+    """What the user asked for, to repeat the run."""
     detach: bool = False
     without_terminal: OnInterrupt = OnInterrupt.DETACH
     """What Ctrl-C does without a terminal to ask."""
@@ -63,13 +69,22 @@ class JobSession:
     """Whether Ctrl-C has already ended the job. A second Ctrl-C does not wait for the outputs."""
     neighbours: list[MachineRun] | None = None
     """Other runs on the target, from any workspace; None if it was not asked or did not answer."""
+    is_unneeded: Callable[[], bool] | None = None
+    """Return whether the machine goes off now, after its runs were listed: it then refuses new jobs."""
+    hold: Callable[[], bool] | None = None
+    """Keep the machine on for a look at the failed job, after its runs were listed. Return whether it stays on."""
+    closed_until: float = 0.0
+    """See `MachineRuns`."""
     is_off: bool = False
     """Whether the machine was found off: evicted, or stopped by its agent or another client."""
+    tree: str = field(default="", init=False)
+    """The job's copy of the project on the target, once it was sent."""
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
-        run = _new_run(self.job, self.spec)
-        self.run = replace(run, after_run=self.after_run)
+        run = new_run(self.job, self.spec)
+        request = recorded_request(self.request, self.job) if self.request else None
+        self.run = replace(run, after_run=self.after_run, request=request)
 
     def run_to_end(self) -> None:
         """Start the job, follow it and fetch its outputs. With `detach`, return as soon as it runs."""
@@ -101,8 +116,9 @@ class JobSession:
                 link.power = power
             link.warm_up(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
+            heartbeat = self._heartbeat(link)
             try:
-                with self.workspace.log_of(self.run.id) as log, self._heartbeat(link) as heartbeat:
+                with self.workspace.log_of(self.run.id) as log, heartbeat:
                     log.try_lock()
                     record.begin()
                     with self._renewing(record, heartbeat):
@@ -115,16 +131,29 @@ class JobSession:
                 if link.is_off and self.job.tracked:
                     (self.run,) = settle_runs(self.workspace.settings, [record.run]).runs
                 if self.stops_machine:
-                    self._find_neighbours(link)
+                    self._leave_machine(link, heartbeat)
                 if not self.job.tracked:
                     _leave_no_trace(record)
 
-    def _find_neighbours(self, link: Link) -> None:
+    def _leave_machine(self, link: Link, heartbeat: Heartbeat) -> None:
+        """List the other runs. Keep the machine on for a look at a failed job, or close a machine that goes off now."""
         from gpuinfra.runner.errors import ConnectError, JobError
-        from gpuinfra.runner.jobs.remote_runs import list_runs
+        from gpuinfra.runner.remote_runs import list_runs
 
         with contextlib.suppress(ConnectError, JobError, KeyboardInterrupt):
-            self.neighbours = [each for each in list_runs(link.remote) if each.id != self.run.id]
+            self.neighbours = [each for each in list_runs(link.remote).runs if each.id != self.run.id]
+            if self._is_worth_a_look and self.hold and self.hold():
+                heartbeat.keep_machine()
+                return
+            if self.is_unneeded and self.is_unneeded():
+                self.closed_until = list_runs(link.remote, close=True).closed_until
+
+    @property
+    def _is_worth_a_look(self) -> bool:
+        """Whether the job failed by itself, and the user asked to look at the machine then."""
+        run = self.run
+        has_failed = run.state is RunState.FAILED and run.started is not None and bool(run.exit_code)
+        return has_failed and self.stops_machine and bool(self.job.keep_on_failure) and not self.is_off
 
     def _with_commit(self) -> Run:
         from gpuinfra.runner.record import commit_of
@@ -156,26 +185,35 @@ class JobSession:
     @property
     def _first_heartbeat(self) -> dict[str, Any]:
         """The first heartbeat for the target: whether a client follows, and what happens to the machine afterwards."""
-        from gpuinfra.runner.jobs.heartbeat import first_heartbeat
+        from gpuinfra.runner.heartbeat import first_heartbeat
 
-        return first_heartbeat(self.after_run, detached=self.detach)
+        look = self.job.keep_on_failure if self.stops_machine else None
+        return first_heartbeat(self.after_run, detached=self.detach, keep_on_failure=look)
 
     def _heartbeat(self, link: Link) -> Heartbeat:
-        from gpuinfra.runner.jobs.heartbeat import Heartbeat
+        from gpuinfra.runner.heartbeat import Heartbeat
 
         return Heartbeat(link, self.run.id, self._first_heartbeat)
 
     def _follow(self, record: Record, link: Link, log: LogFile, heartbeat: Heartbeat) -> None:
-        from gpuinfra.runner.jobs.follower import JobFollower
+        from gpuinfra.app.job_ports import forwarded_ports
+        from gpuinfra.runner.follower import JobFollower
 
-        self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, heartbeat=heartbeat))
+        with (
+            forwarded_ports(link, record.run, self.frontend),
+            live_status(self.workspace.settings, record, heartbeat, self.frontend),
+        ):
+            self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, heartbeat=heartbeat))
 
     def _begin(self, record: Record, link: Link) -> None:
         from gpuinfra.app.host_keys import record_first_use
         from gpuinfra.runner.errors import ConnectError
-        from gpuinfra.runner.jobs.job import StopReason
+        from gpuinfra.runner.job import StopReason
         from gpuinfra.runner.submission import Submission
 
+        # The project may come from others, and its spec decides which values leave this computer.
+        if self.spec and self.spec.job and (names := ", ".join(self.spec.job.secrets)):
+            self.frontend.note(f"secrets for the job, named by the spec: {names}")
         abandoned = self._abandoned()
         submission = Submission(
             job=self.job,
@@ -186,6 +224,7 @@ class JobSession:
             output=self.frontend.note,
             first_heartbeat=self._first_heartbeat,
             abandoned=[run.id for run in abandoned],
+            terminal={} if self.detach else self.frontend.terminal,
         )
         try:
             submission.start()
@@ -200,6 +239,8 @@ class JobSession:
                     state = RunState.CANCELLED if is_cancelled else RunState.FAILED
                     record.change(state=state, ended=datetime.now(UTC), reason=_reason(error), job=None)
             raise
+        finally:
+            self.tree = submission.tree
         if self.job.target.address:
             record_first_use(self.job.target, self.frontend)
         with contextlib.suppress(Problem):  # the next start tries again
@@ -240,6 +281,7 @@ class JobSession:
         """Detach, which raises the interrupt; cancel the job; or do nothing, to keep following it."""
         match decision:
             case OnInterrupt.DETACH:
+                self.frontend.note("detaching: the job keeps running")
                 following.heartbeat.detach()
                 if not following.record.run.state.is_over:
                     self.extend_lease()
@@ -264,13 +306,19 @@ class JobSession:
     def extend_lease(self) -> None:
         """Extend the lease by the job's time limit, because no client will renew it."""
         if self.machine:
-            renew_for(self._target_settings, self.machine, self.job.timeout, self.frontend)
+            renew_for(self._target_settings, self.machine, self.run.id, self._longest_seconds, self.frontend)
+
+    @property
+    def _longest_seconds(self) -> float | None:
+        """The job's time limit, with the time for a look at its failure; None without a limit."""
+        look = self.job.keep_on_failure if self.stops_machine else None
+        return self.job.timeout + (look or 0.0) if self.job.timeout else None
 
     def _cancel(self, following: JobFollower) -> None:
-        from gpuinfra.runner.background import in_thread
         from gpuinfra.runner.errors import ConnectError, JobError
-        from gpuinfra.runner.jobs.follower import open_job
-        from gpuinfra.runner.jobs.job import StopReason
+        from gpuinfra.runner.follower import open_job
+        from gpuinfra.runner.job import StopReason
+        from gpuinfra.runner.progress import in_thread
 
         if following.record.run.state.is_over:
             return  # it has already ended, and only its outputs are missing
@@ -303,9 +351,26 @@ class JobSession:
         if not self.frontend.can_ask:
             # A closed terminal does not cancel the job. The machine still stops: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
-        question = "The job keeps running. Detach from it, cancel it, or keep following? [d/c/g]"
-        answer = self.frontend.ask_choice(question, "d", lambda: following.heartbeat.ended is not None)
+        from gpuinfra.app.interrupt_question import interrupt_question
+
+        try:
+            question = interrupt_question(self._machine_end(), datetime.now(UTC))
+            answer = self.frontend.ask_choice(question, "d", lambda: following.heartbeat.ended is not None)
+        except KeyboardInterrupt:  # a second Ctrl-C before the question
+            return OnInterrupt.DETACH
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
+
+    def _machine_end(self) -> MachineEnd | None:
+        """Return what ends the job's machine, as far as it is known here: Azure is not asked for it."""
+        from gpuinfra.app.interrupt_question import MachineEnd, time_after_detach
+        from gpuinfra.app.machine_costs import hourly_price
+
+        if self.machine is None:
+            return None
+        within = time_after_detach(self.spec.lifecycle, self._longest_seconds) if self.spec else None
+        simulated = self.run.simulated
+        price = hourly_price(self.workspace.settings, self.machine.name, simulated=simulated)
+        return MachineEnd(self.machine.name, self.after_run, within, price, has_local_time=not simulated)
 
 
 def _without_work(record: Record, heartbeat: Heartbeat) -> Callable[[], float]:
@@ -339,7 +404,14 @@ def _leave_no_trace(record: Record) -> None:
         record.folder.rmdir()  # if it has no outputs
 
 
-def _new_run(job: JobSpec, spec: Spec | None) -> Run:
+def _in_one_line(title: str) -> str:
+    """Return a job's title for tables; the run's command has all of it."""
+    words = " ".join(title.split())
+    return words if len(words) <= TITLE_WIDTH else f"{words[: TITLE_WIDTH - 3]}..."
+
+
+def new_run(job: JobSpec, spec: Spec | None) -> Run:
+    """Return the record of a job that is about to start."""
     from gpuinfra.runner.record import new_run_id
 
     now, target = datetime.now(UTC), job.target
@@ -354,8 +426,10 @@ def _new_run(job: JobSpec, spec: Spec | None) -> Run:
         machine=target.machine if spec or target.resource_id else "",
         resource_id=target.resource_id,
         vm_id=target.vm_id,
-        script=job.script,
+        script=_in_one_line(job.title) if job.program else job.script,
         spec_digest=spec.digest() if spec else None,
-        image=job.base_image if job.in_container else None,
+        image=job.image_name if job.in_container else None,
         simulated=target.simulated,
+        ports=dict(job.ports),
+        environment_digest=environment_digest(job),
     )

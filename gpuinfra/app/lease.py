@@ -10,10 +10,10 @@ from gpuinfra.app.agents import is_agent_armed
 from gpuinfra.app.consent import Request, require_consent
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.lease_renewal import RELEASED, only_schedule
+from gpuinfra.app.ledger_recording import record_lease
 from gpuinfra.app.machine_costs import MachineCosts
 from gpuinfra.app.machine_names import located
-from gpuinfra.app.options import seconds_of
-from gpuinfra.app.settings import Settings
+from gpuinfra.app.settings import Settings, seconds_of
 from gpuinfra.app.specs import is_path, one_spec, spec_named
 from gpuinfra.diagnostics import Code, Exit, problem
 from gpuinfra.models.consent import Effect
@@ -23,8 +23,8 @@ from gpuinfra.models.plan import Power
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
 from gpuinfra.provision.fleet import lease_state
-from gpuinfra.provision.lifecycle.hours import hours_from_tag
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.lease import hours_from_tag
+from gpuinfra.provision.market import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.power import DEALLOCATED
 from gpuinfra.provision.renew import Renewed, find_machine, renew, renewal
@@ -53,6 +53,8 @@ def lease(
             _end_released(session, found, renewed, named.spec, frontend)
         if renewed:
             found = session.cloud.look(found.ref) or found
+        if renewed and renewed.changed and not release:
+            record_lease(session, found, frontend)
         state = _state(session, found, hours, renewed)
     return state, renewed is not None and renewed.capped and not renewed.changed
 

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Self
 
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
-from gpuinfra.models.resource import MachineId
+from gpuinfra.models.plan import MachineId
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.spec import Spec
+    from gpuinfra.models.stay import Purpose
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.lifecycle.terms import Terms
+    from gpuinfra.provision.lease import Terms
     from gpuinfra.provision.observed_resource import ObservedResource
     from gpuinfra.provision.renew import Renewed
 
 # A child of the program's logger, so that `--verbose` shows it.
-logger = logging.getLogger(f"gpuinfra.{__name__}")
+logger = logging.getLogger(__name__)
 
 # Most jobs end before the first look, so Azure's SDK is not loaded for them.
 FIRST_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS = 20.0, 60.0, 1.0
@@ -55,8 +56,12 @@ def renewing(
     return LeaseRenewal(machine, lambda: _open(settings, machine), frontend.note, without_work)
 
 
-def renew_for(settings: Settings, machine: Spec | MachineId, seconds: float | None, frontend: Frontend) -> None:
-    """Renew the lease once for a detached job, until its time limit if it has one. A failure only causes a note."""
+def renew_for(
+    settings: Settings, machine: Spec | MachineId, run: str, seconds: float | None, frontend: Frontend
+) -> None:
+    """Renew the lease once for a detached run, until its time limit if it has one. A failure only causes a note."""
+    from gpuinfra.models.stay import Purpose, Reason
+
     try:
         cloud = _open(settings, machine)
         vm = _look(cloud, machine)
@@ -64,7 +69,7 @@ def renew_for(settings: Settings, machine: Spec | MachineId, seconds: float | No
             return
         longest = AFTERWARDS + timedelta(seconds=seconds) if seconds else timedelta()
         to = cloud.now() + max(_terms(vm, machine).lease, longest)
-        renewed = _renew(cloud, machine, to)
+        renewed = _renew(cloud, machine, to, Purpose(Reason.JOB, run))
         if renewed.needs_schedule:
             frontend.note(only_schedule(machine.name, renewed.until))
     except Problem as problem:
@@ -218,19 +223,21 @@ def _look(cloud: Cloud, machine: Spec | MachineId) -> ObservedResource | None:
 def _terms(vm: ObservedResource, machine: Spec | MachineId) -> Terms:
     from gpuinfra.models.spec import Lifecycle
     from gpuinfra.provision import tags
-    from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
+    from gpuinfra.provision.lease import terms_from_tag, terms_of
 
     lifecycle = Lifecycle() if isinstance(machine, MachineId) else machine.lifecycle
     return terms_from_tag(tags.get(vm.tags, tags.TERMS)) or terms_of(lifecycle, None)
 
 
-def _renew(cloud: Cloud, machine: Spec | MachineId, to: datetime | None = None) -> Renewed:
+def _renew(
+    cloud: Cloud, machine: Spec | MachineId, to: datetime | None = None, purpose: Purpose | None = None
+) -> Renewed:
     from gpuinfra.provision.renew import renew
     from gpuinfra.provision.waiting import Deadline
 
     hours = None if isinstance(machine, MachineId) else machine.lifecycle.hours
     deadline = Deadline.after(CLOUD_SECONDS)
-    return renew(cloud, machine.name, machine.group_name, to=to, hours=hours, deadline=deadline)
+    return renew(cloud, machine.name, machine.group_name, to=to, hours=hours, purpose=purpose, deadline=deadline)
 
 
 def only_schedule(name: str, until: datetime) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.app.settings import Settings
@@ -13,15 +13,13 @@ from gpuinfra.diagnostics import Problem
 if TYPE_CHECKING:
     from gpuinfra.app.access import CloudSession
     from gpuinfra.app.workspace import Workspace
-    from gpuinfra.models.ledger import LedgerEntry
+    from gpuinfra.models.receipt import LedgerEntry
     from gpuinfra.models.run import Run
     from gpuinfra.provision.costing.activity import Event
     from gpuinfra.provision.costing.history import CostHistory
     from gpuinfra.provision.costing.report import Job
-    from gpuinfra.provision.market.port import Prices
+    from gpuinfra.provision.market import Prices
 
-# The ledger's times and those in Azure's log differ slightly.
-BEFORE = timedelta(minutes=5)
 AT_ONCE = 8
 _Key = tuple[str, str, str]
 
@@ -37,8 +35,8 @@ class MachineCosts:
     def histories(self, rows: Sequence[Mapping[str, Any]], now: datetime, prices: Prices) -> dict[str, CostHistory]:
         """Return histories by lower-case VM ID. If the log cannot be read, use the ledger and the current state."""
         from gpuinfra.provision.costing.evidence import Evidence
-        from gpuinfra.provision.costing.pricing import PriceBook
-        from gpuinfra.provision.market.price_list import shipped_prices
+        from gpuinfra.provision.costing.report import PriceBook
+        from gpuinfra.provision.market import shipped_prices
 
         log_since, logs = self._read(rows, now)
         entries, book = self._entries(), PriceBook(prices, shipped_prices())
@@ -50,6 +48,9 @@ class MachineCosts:
             mine = [each for each in mine if each.group is None or each.group.casefold() == group]
             events = logs.get(key)
             since = None if events is None else log_since.get(key)
+            if since:
+                # Another client may have switched the machine off and on again since the ledger's last entry.
+                mine = [each for each in mine if each.at >= since]
             (found[key],) = Evidence(now, events or (), since, mine, [row]).histories(book)
         return found
 
@@ -57,7 +58,9 @@ class MachineCosts:
         self, rows: Sequence[Mapping[str, Any]], now: datetime
     ) -> tuple[dict[str, datetime], dict[str, list[Event] | None]]:
         """Return for each machine since when the log was read, and its events. Many machines share one request."""
-        windows = {str(row["id"]).casefold(): _window(row, now) for row in rows}
+        from gpuinfra.provision.power_log import window
+
+        windows = {str(row["id"]).casefold(): window(row.get("tags"), now) for row in rows}
         if len(rows) > AT_ONCE:
             first = min(windows.values())
             states = " ".join(" ".join(_state(row)) for row in rows)
@@ -65,7 +68,11 @@ class MachineCosts:
             own = {key: None if events is None else [e for e in events if e.machine == key] for key in windows}
             return dict.fromkeys(windows, first), own
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="log") as pool:
-            logs = list(pool.map(lambda row: self._log(_state(row), _window(row, now), now, str(row["id"])), rows))
+            logs = list(
+                pool.map(
+                    lambda row: self._log(_state(row), windows[str(row["id"]).casefold()], now, str(row["id"])), rows
+                )
+            )
         return windows, dict(zip(windows, logs, strict=True))
 
     def _log(self, key: _Key, since: datetime, now: datetime, resource: str | None = None) -> list[Event] | None:
@@ -99,7 +106,7 @@ def ledger_entries(
 
     If the ledger cannot be read, return nothing. A machine in the sandbox may have the name of a real one.
     """
-    from gpuinfra.store.ledger import Ledger
+    from gpuinfra.store import Ledger
 
     try:
         found = Ledger(settings.state).entries()
@@ -111,12 +118,19 @@ def ledger_entries(
     return [each for each in named if each.simulated == simulated]
 
 
+def hourly_price(settings: Settings, machine: str, *, simulated: bool) -> float | None:
+    """Return the price of a machine when it was last switched on or changed from this workspace, or None."""
+    entries = ledger_entries(settings, simulated=simulated, machine=machine)
+    prices = [each.price_per_hour for each in entries if each.price_per_hour is not None]
+    return prices[-1] if prices else None
+
+
 def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[Run]:
     """Return the runs, each with the machine's cost while its job ran, if the ledger has the price."""
     from dataclasses import replace
 
     from gpuinfra.provision.costing.report import cost_by_ledger
-    from gpuinfra.store.history import History as Runs
+    from gpuinfra.store import History as Runs
 
     if not jobs_of(runs, now):
         return list(runs)
@@ -154,15 +168,6 @@ def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
         and run.started
         and (end := run.ended or (now if run.state is RunState.RUNNING else None))
     ]
-
-
-def _window(row: Mapping[str, Any], now: datetime) -> datetime:
-    """Return since when to read the log: shortly before gpuinfra last switched the machine on."""
-    from gpuinfra.provision import tags
-    from gpuinfra.provision.costing.activity import KEPT
-
-    since = tags.moment(row.get("tags"), tags.ON_SINCE)
-    return max(now - KEPT, min(since, now) - BEFORE) if since else now - KEPT
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -12,20 +12,18 @@ from gpuinfra.app.access import CloudSession, check_target, cloud_errors, open_c
 from gpuinfra.app.host_keys import check_host_key
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import is_path, one_spec, spec_named, specs_meant
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, problem
 from gpuinfra.models.names import check_machine_name
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 from gpuinfra.parse.files import load_paths
 from gpuinfra.provision.cloud import Cloud
-from gpuinfra.provision.find import ambiguous_name, called, locate, matching
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
-from gpuinfra.provision.progress import Progress
-from gpuinfra.provision.target import find_target, target_of
+from gpuinfra.provision.target import ambiguous_name, called, find_target, locate, matching, target_of
+from gpuinfra.provision.waiting import Progress
 from gpuinfra.runner.connection.known_hosts import is_own_machine
 from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
-from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.targets import target_files
 
@@ -57,7 +55,7 @@ def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
 
 
 def _meant(settings: Settings, word: str, progress: Progress, errors: ErrorCollector | None = None) -> list[Named]:
-    described = [_described(spec) for spec in specs_meant(settings, word, errors)]
+    described = [machine_of_spec(spec) for spec in specs_meant(settings, word, errors)]
     if described and not _may_name_another(word, described):
         return described
     session = open_session(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
@@ -67,7 +65,7 @@ def _meant(settings: Settings, word: str, progress: Progress, errors: ErrorColle
 
 def located(settings: Settings, cloud: Cloud, word: str, spec: Spec | None = None) -> Named:
     """Return the machine that a word means, perhaps this spec's. Raise Problem if neither specs nor Azure know it."""
-    described = [_described(spec)] if spec else []
+    described = [machine_of_spec(spec)] if spec else []
     if described and not _may_name_another(word, described):
         return described[0]
     with cloud_errors(f"looking for {word}"):
@@ -77,7 +75,8 @@ def located(settings: Settings, cloud: Cloud, word: str, spec: Spec | None = Non
     return found[0]
 
 
-def _described(spec: Spec) -> Named:
+def machine_of_spec(spec: Spec) -> Named:
+    """Return the machine of a spec."""
     return Named(spec.name, spec.group_name, spec.subscription, spec)
 
 
@@ -160,7 +159,7 @@ def chosen(
     absent, problems = dict[str, Diagnostic](), list[Diagnostic]()
     for word in words:
         if specs := specs_meant(settings, word):
-            described = [_described(spec) for spec in specs]
+            described = [machine_of_spec(spec) for spec in specs]
             meant = _own_name_first(word, described, rows) if _may_name_another(word, described) else described
             for each in meant:
                 group, anywhere = str(each.group), called(rows, each.name)
@@ -207,7 +206,7 @@ def target_named(settings: Settings, name: str) -> Target:
     spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(settings.folder, name)):
         check_target(settings, attached)
-        return with_own_key(_checked_by_names(settings, _with_address(attached)))
+        return with_own_key(with_checked_key(settings, _with_address(attached)))
     cloud = open_cloud(settings, spec.subscription if spec else None, FIND_SECONDS)
     named = located(settings, cloud, name, spec)
     spec = named.spec
@@ -217,7 +216,7 @@ def target_named(settings: Settings, name: str) -> Target:
     return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
 
 
-def _checked_by_names(settings: Settings, target: Target) -> Target:
+def with_checked_key(settings: Settings, target: Target) -> Target:
     """Return the target of a file. Its key must be the known one of its name and of the machine that the file names.
 
     Only a machine that the user created or attached keeps its own name: in a foreign project, that may be the name of

@@ -13,13 +13,13 @@ from gpuinfra.app.access import INTERRUPT_SECONDS, look_at_vm, open_cloud
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.machine_names import Named
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Diagnostic, Exit, Problem
-from gpuinfra.models.events import CommandInterrupted, MachineState
-from gpuinfra.models.resource import MachineId
+from gpuinfra.diagnostics import Diagnostic, Exit, Problem, Span
+from gpuinfra.models.consent import CommandInterrupted, Event, MachineState, PlanReady
+from gpuinfra.models.plan import MachineId
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.market.price_list import shipped_prices
-from gpuinfra.provision.names import default_group
+from gpuinfra.provision.market import shipped_prices
 from gpuinfra.provision.power import DEALLOCATED
+from gpuinfra.provision.tags import default_group
 from gpuinfra.provision.waiting import Interrupt
 
 T = TypeVar("T")
@@ -47,8 +47,12 @@ def for_each(
     *,
     errors: ErrorCollector,
     name_of: Callable[[T], str],
+    span_of: Callable[[T], Span | None] = lambda _: None,
 ) -> TaskResults[R]:
-    """Run the task for each machine, and collect Problems in `errors`. Ctrl-C ends all tasks."""
+    """Run the task for each machine, and collect Problems in `errors`. Ctrl-C ends all tasks.
+
+    Problems of several machines get the machine's name, and the location of its spec from `span_of`.
+    """
     if len(machines) < 2:
         return _one_after_the_other(machines, task, settings, frontend, errors)
     interrupt = Interrupt()
@@ -71,7 +75,7 @@ def for_each(
     results: list[R] = []
     for machine, future in zip(machines, futures, strict=True):
         if future not in failed:
-            other = _collect(future, name_of(machine), results, errors)
+            other = _collect(future, name_of(machine), span_of(machine), results, errors)
             ended_by = ended_by or other
     return TaskResults(results, ended_by)
 
@@ -90,20 +94,23 @@ def _one_after_the_other(
     return TaskResults(results)
 
 
-def _collect(future: Future[R], name: str, results: list[R], errors: ErrorCollector) -> BaseException | None:
+def _collect(
+    future: Future[R], name: str, span: Span | None, results: list[R], errors: ErrorCollector
+) -> BaseException | None:
     """Keep the result or the Problem of one task, and return any other error."""
     error = future.exception()
     if error is None:
         results.append(future.result())
     elif isinstance(error, Problem):
-        errors.add(Problem(*(_naming(name, each) for each in error.diagnostics), exit_code=error.exit_code))
+        errors.add(Problem(*(_naming(name, span, each) for each in error.diagnostics), exit_code=error.exit_code))
     else:
         return error
     return None
 
 
-def _naming(name: str, diagnostic: Diagnostic) -> Diagnostic:
-    """Return the diagnostic of a machine with its name."""
+def _naming(name: str, span: Span | None, diagnostic: Diagnostic) -> Diagnostic:
+    """Return the diagnostic of a machine with its name and the location of its spec."""
+    diagnostic = replace(diagnostic, span=diagnostic.span or span, machine=name)
     if name in f"{diagnostic.summary} {diagnostic.note}":
         return diagnostic
     return replace(diagnostic, note=f"`{name}`: {diagnostic.note or diagnostic.summary}")
@@ -135,6 +142,9 @@ class _MachineFrontend:
 
     def note(self, text: str) -> None:
         self._frontend.note(self._named(text, ": "))
+
+    def show(self, event: Event) -> None:
+        self._frontend.show(replace(event, is_one_of_many=True) if isinstance(event, PlanReady) else event)
 
 
 class ErrorCollector:

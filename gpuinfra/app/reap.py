@@ -7,31 +7,36 @@ from datetime import timedelta
 from pathlib import Path
 
 from gpuinfra.app.access import CloudSession, cloud_errors, open_session
-from gpuinfra.app.down import forget_jobs
+from gpuinfra.app.consent import ask_machine
+from gpuinfra.app.down import forget_machine
 from gpuinfra.app.frontend import Frontend
-from gpuinfra.app.ledger_recording import all_accounted, note, note_end
-from gpuinfra.app.remote_runs import ask_machine
+from gpuinfra.app.ledger_recording import all_accounted, note, note_end, share_end
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.specs import common_subscription, readable_specs
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
-from gpuinfra.models.consent import Consent, Effect, decide
-from gpuinfra.models.events import ReapInterrupted
-from gpuinfra.models.plan import Price
+from gpuinfra.models.consent import Consent, Contact, Effect, ReapInterrupted, decide
+from gpuinfra.models.plan import Kind, Price, Ref
 from gpuinfra.models.reap import ReapResult
-from gpuinfra.models.resource import Ref
 from gpuinfra.models.run import Run
 from gpuinfra.parse.spec import LocatedSpec
-from gpuinfra.provision.costing.recording import power_on_entry
-from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.costing.report import power_on_entry
+from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.reaping.decide import Rules
 from gpuinfra.provision.reaping.reaper import Reaper
 from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
-from gpuinfra.store.history import History
+from gpuinfra.provision.resources.disk import is_fetched
+from gpuinfra.provision.tags import machine_key, ref_of
+from gpuinfra.provision.task import Journal
+from gpuinfra.store import History
 
 SECONDS = 1800.0
 """For the whole command. A scheduled `reap` continues where the last one ended."""
+
+
+_UNKNOWN_DEFAULT = (
+    "the clone does not know the default branch, so no spec on any branch counts as deleted; "
+    "`git remote set-head origin --auto` finds it"
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class ReapOptions:
     starts: bool = False
     deletes: bool = False
     dry_run: bool = False
+    requires_clean: bool = False
+    """Whether specs count only if the checkout is clean and has the default branch."""
 
 
 def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[ReapResult, Exit]:
@@ -57,6 +64,10 @@ def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[
     with cloud_errors("listing machines"):
         session = open_session(settings, common_subscription(located), SECONDS, frontend, writes=not options.dry_run)
         history = spec_history(folder, session.cloud.now()) if folder else SpecHistory()
+        source = history.source
+        if options.requires_clean and source and source.why_not_clean:
+            history = SpecHistory(source=source, note=f"no machine was compared with its spec: {source.why_not_clean}")
+            located, wished = [], replace(wished, starts=False)
         rules, notes = _rules(settings, history, located, wished)
         reaper = _reaper(session, rules, frontend, dry_run=options.dry_run)
         try:
@@ -65,10 +76,15 @@ def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[
             frontend.show(ReapInterrupted(tuple(reaper.under_way), tuple(reaper.not_begun)))
             raise
         _remember(settings, session, reaped, frontend)
+    reaped.specs = source
+    if source and not source.is_known:
+        notes.append(_UNKNOWN_DEFAULT)
     reaped.notes += [*notes, *([missing] if missing else [])]
-    if reaped.failed or reaped.leaves_billed:
+    if reaped.failed or reaped.leaves_billed or reaped.not_deleted:
         return reaped, Exit.LEFT_BEHIND
-    return reaped, Exit.USAGE if missing or history.is_shallow else Exit.DONE
+    # A job that did less than it was asked to do must not look green.
+    is_refused = options.deletes and may and not rules.deletes
+    return reaped, Exit.USAGE if missing or history.note or is_refused else Exit.DONE
 
 
 def _check_start(specs: str | None, *, starts: bool) -> None:
@@ -100,12 +116,6 @@ def _rules(
     notes = [history.note] if history.note else []
     specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
     rules = replace(wished, specs=specs, repository=history.repository, deleted=history.deleted)
-    if wished.deletes and _state(settings) is None and not settings.yes:
-        note = (
-            f"nothing is deleted: `{settings.workspace}` has no recorded runs, so unfetched outputs could be lost; "
-            "use `--workspace` with the right project, or `--yes` to delete anyway"
-        )
-        return replace(rules, deletes=False), [*notes, note]
     try:
         if not settings.yes:
             _known_runs(settings)
@@ -135,18 +145,36 @@ def _reaper(session: CloudSession, rules: Rules, frontend: Frontend, *, dry_run:
         journal=journal,
         deadline=session.cloud.deadline,
         dry_run=dry_run,
-        has_outputs=None if session.settings.yes else lambda name, group: _has_outputs(session, name, group),
+        has_outputs=None
+        if session.settings.yes
+        else lambda name, group: _has_outputs(session, name, group, close=not dry_run),
     )
 
 
-def _has_outputs(session: CloudSession, name: str, group: str) -> bool | None:
-    """Return whether deleting a disk needs consent like `down --delete`; None if only the machine could tell."""
-    answer, known = ask_machine(session, name, group, None), _known_runs(session.settings)
+def _has_outputs(session: CloudSession, name: str, group: str, *, close: bool) -> bool | None:
+    """Return whether a deletion would lose outputs; None if that is unknown.
+
+    No local record of runs proves that a disk has none: only the machine knows the runs of all workspaces. While it is
+    off, its disk's tag has its last answer. With `close`, no job starts between the answer and the deletion.
+    """
+    answer, known = ask_machine(session, name, group, None, close=close), _known_runs(session.settings)
     place, simulated = session.machine_id(name, group), session.cloud.simulated
+    if answer.contact is Contact.OFF and _is_fetched(session, name, group):
+        answer = replace(answer, contact=Contact.ANSWERED)
     decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=simulated, resource_id=str(place))
     if decision.runs or decision.consent is not Consent.DELETE:
         return bool(decision.runs)
     return None
+
+
+def _is_fetched(session: CloudSession, name: str, group: str) -> bool:
+    try:
+        disk, machine = (session.cloud.look(ref_of(kind, group, name)) for kind in (Kind.DISK, Kind.VM))
+    except CloudError as error:
+        if error.fault is Fault.INTERRUPTED:
+            raise
+        return False
+    return disk is not None and machine is not None and is_fetched(disk, machine)
 
 
 def _state(settings: Settings) -> Path | None:
@@ -160,6 +188,8 @@ def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, fro
         return
     for found in (reaped.stopped, reaped.deleted):
         receipts = all_accounted([ended.receipt for ended in found if ended.receipt], session)
+        for receipt in receipts:
+            share_end(receipt, session, frontend)
         if _state(settings):
             receipts = [note_end(settings, each, session.cloud.subscription, frontend) for each in receipts]
         left = iter(receipts)
@@ -168,7 +198,7 @@ def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, fro
         return
     for ended in reaped.deleted:
         place = session.machine_id(ended.verdict.name, ended.verdict.ref.group)
-        forget_jobs(settings, place, simulated=session.cloud.simulated)
+        forget_machine(settings, place, frontend, simulated=session.cloud.simulated)
     for verdict in reaped.started:
         _remember_start(settings, session, verdict.ref, frontend)
 

@@ -8,45 +8,46 @@ from dataclasses import dataclass, replace
 from getpass import getuser
 
 from gpuinfra.app.access import INTERRUPT_SECONDS, cloud_errors, look_at_vm, open_session, say_what_exists
+from gpuinfra.app.consent import ASK_SECONDS, OtherRuns
 from gpuinfra.app.down import end_machine
 from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.job_request import JobRequest, OnInterrupt, resolve_job_of_machine, usage
 from gpuinfra.app.job_session import JobSession
 from gpuinfra.app.machine_names import Named
-from gpuinfra.app.machine_readiness import WITHOUT_DOCKER
-from gpuinfra.app.remote_runs import ASK_SECONDS, OtherRuns
 from gpuinfra.app.sandbox import Sandbox
 from gpuinfra.app.settings import Settings
-from gpuinfra.app.specs import one_located
+from gpuinfra.app.specs import default_spec, one_located
+from gpuinfra.app.stay import check_ends, hold_machine, receipt_of_detached
 from gpuinfra.app.submit import JobResult, result_of
-from gpuinfra.app.up import LeftOn, up
+from gpuinfra.app.up import WITHOUT_DOCKER, LeftOn, up
 from gpuinfra.app.workspace import check_workspace, open_workspace, with_key
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
-from gpuinfra.models.plan import Action, Plan
-from gpuinfra.models.quantities import format_duration
+from gpuinfra.app.workspace_search import script_in_workspace
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, problem
+from gpuinfra.models.base import format_duration
+from gpuinfra.models.plan import Action, Kind, Plan
 from gpuinfra.models.receipt import Receipt
-from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import tags
 from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
+from gpuinfra.runner.job import StopReason
 from gpuinfra.runner.job_spec import JobSpec
-from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.suggest import did_you_mean
+from gpuinfra.runner.progress import within
 
 # A child of the program's logger, so that `--verbose` shows it.
-logger = logging.getLogger(f"gpuinfra.{__name__}")
+logger = logging.getLogger(__name__)
 
 UP_SECONDS = 3600.0
+STAY_SECONDS = 20.0
 KEEP, DELETE = "keep", "delete"
 CHOICES = ("deallocate", DELETE, KEEP)
 
 
 def run_job(
     settings: Settings,
-    word: str,
+    word: str | None,
     request: JobRequest,
     after_run: str | None,
     on_interrupt: OnInterrupt,
@@ -54,12 +55,19 @@ def run_job(
 ) -> RunResult:
     """Create or start a spec's machine, run a job on it, fetch its outputs, and stop the machine.
 
-    `word` is the spec's file or the machine's name. `after_run` overrides the spec's `afterRun`.
+    `word` is the spec's file or the machine's name; without one, see `default_spec`. `after_run` overrides the spec's
+    `afterRun`.
     """
-    located = one_located(settings, word)
+    request = replace(request, script=script_in_workspace(settings, request.script))
+    located = one_located(settings, word) if word else default_spec(settings)
     after_run = _after_run(located.spec, after_run)
     job = _resolve(settings, located.spec, request)
-    workflow = RunWorkflow(settings, located, job, after_run, on_interrupt, frontend)
+    if request.keep_on_failure and after_run == KEEP:
+        note = "the machine is kept after every run, so `--keep-on-failure` changes nothing"
+        raise usage("an option without effect", note, "leave it out, or give `--after-run deallocate`")
+    workflow = RunWorkflow(
+        settings, located, job, after_run, on_interrupt, frontend, detach=request.detach, request=request
+    )
     workflow.execute()
     return workflow.result()
 
@@ -87,6 +95,9 @@ class RunWorkflow:
     after_run: str
     on_interrupt: OnInterrupt
     frontend: Frontend
+    detach: bool = False
+    """Whether to leave as soon as the job runs."""
+    request: JobRequest | None = None
     work: JobSession | None = None
     problem: Problem | None = None
     interrupted: bool = False
@@ -142,6 +153,8 @@ class RunWorkflow:
             raise problem(Code.NOT_READY, "machine was ended", note, "run it again")
         workspace = open_workspace(self.settings)
         target = replace(with_key(workspace.path, target, self.spec), type=self.job.target.type)
+        if self.detach:
+            check_ends(self.settings, self.spec, self.frontend)
         sink = self.frontend.open_output()
         self.work = JobSession(
             workspace,
@@ -150,12 +163,18 @@ class RunWorkflow:
             sink,
             self.on_interrupt,
             self.spec,
+            request=self.request,
             without_terminal=OnInterrupt.CANCEL,
             after_run=self.after_run,
             stops_machine=self.after_run != KEEP,
+            is_unneeded=lambda: self._known_reason() is None,
+            hold=self._hold,
+            detach=self.detach,
         )
         try:
             self.work.run_to_end()
+            if self.detach:
+                self.work.extend_lease()
         finally:
             sink.finish()
 
@@ -185,12 +204,60 @@ class RunWorkflow:
             self.problem = Problem(*before, *after, exit_code=Exit.LEFT_BEHIND)
 
     def _end_if_unneeded(self) -> None:
+        if self.receipt and self.receipt.stay:
+            return  # it stays on for a look at the failed job
         if not self._may_end():
             self.frontend.note(f"{self.spec.name} is left as it is: this run did not switch it on")
+        elif self._job_continues:
+            self._report_stay()
         elif reason := self._known_reason():
             self.frontend.note(reason)
         else:
             self.receipt = self._switch_off()
+
+    def _hold(self) -> bool:
+        """Keep the machine on for a look at the failed job. If that is not possible, it is stopped as usual."""
+        work, seconds = self.work, self.job.keep_on_failure
+        if work is None or not seconds or self._known_reason():
+            return False
+        job = work.run.job
+        kept = (f"container {job.id}",) if job and job.kind == "container" else ()
+        places = (*kept, f"folder {work.tree}") if work.tree else kept
+        try:
+            self.receipt = hold_machine(
+                self.settings,
+                self.spec,
+                work.run.id,
+                seconds=seconds,
+                places=places,
+                after_run=self.after_run,
+                frontend=self.frontend,
+            )
+            why = "no time is left of its cost cap, or nothing in Azure would end it"
+        except Problem as found:
+            why = found.diagnostics[0].note or found.diagnostics[0].summary
+        if self.receipt is None:
+            self.frontend.note(f"{self.spec.name} does not stay on for a look at the failed job: {why}")
+        return self.receipt is not None
+
+    def _report_stay(self) -> None:
+        """Say what ends the machine of a job that continues, and what that costs at most."""
+        run = self.work.run.id if self.work else ""
+
+        def look() -> Receipt:
+            return receipt_of_detached(
+                self.settings,
+                self.spec,
+                run,
+                after_run=self.after_run,
+                keep_on_failure=self.job.keep_on_failure,
+                frontend=self.frontend,
+            )
+
+        try:
+            self.receipt = within(STAY_SECONDS, look)  # limited: the network may be down, and the user waits
+        except (Problem, TimeoutError):
+            self.frontend.note(f"the job continues: {self._stops_after_job}")
 
     def _may_end(self) -> bool:
         """Return whether this run used the machine that exists now, or switched it on."""
@@ -233,15 +300,20 @@ class RunWorkflow:
             return None  # it is already off, and the receipt proves it
         if self.after_run == KEEP:
             return f"{self.spec.name} is kept, as requested: {self._stops}"
-        run = self.work.run if self.work else None
-        # The job is recorded just before its start. Only Ctrl-C prevents a start that was recorded; after any other
-        # failure the job may run, although its start was never confirmed.
-        has_begun = run and (run.started or (run.job and not self.interrupted))
-        if run and has_begun and not run.state.is_over and run.reason != StopReason.CANCELLED:
+        if self._job_continues:
             return f"the job continues: {self._stops_after_job}"
         if others := self.other_runs.in_need():
             return f"{self.spec.name} is kept for {', '.join(others)}: {self._stops}"
         return None
+
+    @property
+    def _job_continues(self) -> bool:
+        """Whether the job runs on without this client, as far as is known."""
+        run = self.work.run if self.work and not self.work.is_off else None
+        # The job is recorded just before its start. Only Ctrl-C prevents a start that was recorded; after any other
+        # failure the job may run, although its start was never confirmed.
+        has_begun = run and (run.started or (run.job and not self.interrupted))
+        return bool(run and has_begun and not run.state.is_over and run.reason != StopReason.CANCELLED)
 
     def _switch_off(self) -> Receipt:
         deletes = self.after_run == DELETE
@@ -251,7 +323,8 @@ class RunWorkflow:
             deletes = False
         named = Named(self.spec.name, self.spec.group_name, self.spec.subscription)
         cause = f"gpuinfra run: the job {self.work.run.state.value}" if self.work else "gpuinfra run"
-        return end_machine(self.settings, named, self.frontend, delete=deletes, cause=cause)
+        closed_until = self.work.closed_until if self.work else 0.0
+        return end_machine(self.settings, named, self.frontend, delete=deletes, cause=cause, closed_until=closed_until)
 
     @property
     def _stops(self) -> str:
@@ -286,7 +359,7 @@ class RunWorkflow:
             code = Exit.INTERRUPTED
         else:
             code = job.exit_code
-        if self.receipt and not self.receipt.is_proof:
+        if self.receipt and not self.receipt.is_proof and not self.receipt.stay:
             code = Exit.LEFT_BEHIND
         problems = self.problem.diagnostics if self.problem else ()
         interrupted = self.interrupted or (job is not None and job.interrupted)

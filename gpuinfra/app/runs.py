@@ -8,9 +8,8 @@ from gpuinfra.app.machine_costs import with_costs
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.diagnostics import Code, problem
-from gpuinfra.models.outputs import FileDifference
-from gpuinfra.models.run import Run
-from gpuinfra.runner.outputs.copies import compare
+from gpuinfra.models.run import FileDifference, Run
+from gpuinfra.runner.outputs import compare
 
 
 def compare_runs(settings: Settings, a: str, b: str) -> tuple[Run, Run, list[FileDifference]]:

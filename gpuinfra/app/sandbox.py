@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 
 if TYPE_CHECKING:
-    from gpuinfra.sandbox.running.client import Client
-    from gpuinfra.sandbox.running.description import Description
+    from gpuinfra.sandbox.running import Client, Description
 
 START = "`gpuinfra sandbox start` starts it"
 
@@ -28,10 +27,10 @@ class Sandbox:
     """The sandbox server in the user's own folder."""
 
     def __init__(self) -> None:
-        from gpuinfra.sandbox.running import process
+        from gpuinfra.sandbox import running
 
-        self._process = process
-        self.folder: Path = process.default_folder()
+        self._process = running
+        self.folder: Path = running.default_folder()
 
     def status(self) -> Description | None:
         """Return the server's description, or None if it does not run."""
@@ -105,8 +104,7 @@ class Sandbox:
     @contextmanager
     def problems(self) -> Iterator[None]:
         """Convert errors of the server to Problems."""
-        from gpuinfra.sandbox.running.client import ClientError, RefusedError
-        from gpuinfra.sandbox.running.process import MissingPartsError, ProcessError
+        from gpuinfra.sandbox.running import ClientError, MissingPartsError, ProcessError, RefusedError
 
         try:
             yield

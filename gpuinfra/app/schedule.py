@@ -10,7 +10,7 @@ from gpuinfra.app.frontend import ask_or_refuse
 from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Exit, problem
-from gpuinfra.models.events import Question
+from gpuinfra.models.consent import Question
 from gpuinfra.scheduling.rendering import CRONTAB, ScheduleOutcome
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def _as_units(files: tuple[RenderedFile, ...], settings: Settings, frontend: Fro
 
 def _without_units(settings: Settings, frontend: Frontend) -> ScheduleOutcome:
     from gpuinfra.scheduling import systemd
-    from gpuinfra.scheduling.rendering import SERVICE, TIMER, Scheduler
+    from gpuinfra.scheduling.rendering import UNITS, Scheduler
 
     folder = systemd.folder(os.environ, Path.home())
-    present = [path for path in (folder / SERVICE, folder / TIMER) if path.exists()]
+    present = [path for name in UNITS if (path := folder / name).exists()]
     if not present:
         return ScheduleOutcome(Scheduler.SYSTEMD)
     _consent_to_touched(present, settings, frontend)
@@ -140,7 +140,7 @@ def _put(
     texts: dict[Path, str], settings: Settings, frontend: Frontend, project: Path
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return which files were written, and which were unchanged. Without consent, write none."""
-    from gpuinfra.app.files import write_file
+    from gpuinfra.app.workspace import write_file
 
     new = [path for path, text in texts.items() if _read(path) != text]
     _consent_to_touched([path for path in new if path.exists()], settings, frontend)

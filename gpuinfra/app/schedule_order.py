@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra import __version__
-from gpuinfra.app.options import grace_of, seconds_of
-from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Exit, Problem, problem
-from gpuinfra.suggest import did_you_mean, listed
+from gpuinfra.app.settings import Settings, grace_of, seconds_of
+from gpuinfra.diagnostics import Code, Exit, Problem, did_you_mean, listed, problem
 
 if TYPE_CHECKING:
     from gpuinfra.scheduling.rendering import Scheduler
@@ -37,6 +35,7 @@ class Words:
     package: str | None = None
     branch: str | None = None
     connection: str | None = None
+    plan_connection: str | None = None
 
 
 def read_scheduler(word: str) -> Scheduler:
@@ -67,6 +66,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> ReapSc
             package=_package(words.package),
             branch=words.branch or "main",
             connection=words.connection or "gpuinfra",
+            plan_connection=words.plan_connection or "gpuinfra-plan",
         )
     program = own_program()
     order = ReapSchedule(
@@ -76,7 +76,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> ReapSc
         delete=words.delete,
         grace=words.grace,
         sandbox=settings.cloud == "sandbox",
-        workspace=str(settings.folder.absolute()),
+        workspace=str(_plain(settings.folder)),
         program=program,
         search_path=search_path(program),
         environment_file=str((words.environment_file or environment_file(os.environ, Path.home())).absolute()),
@@ -96,9 +96,14 @@ def _package(word: str | None) -> str:
     )
 
 
+def _plain(folder: Path) -> Path:
+    """Return an absolute path without `..`, whose links stay."""
+    return Path(os.path.abspath(folder))  # noqa: PTH100
+
+
 def repository(settings: Settings) -> Path:
     """Return the folder with the workspace's `.git`, where both services look, or the workspace without one."""
-    workspace = settings.folder.absolute()
+    workspace = _plain(settings.folder)
     return next((each for each in (workspace, *workspace.parents) if (each / ".git").exists()), workspace)
 
 
@@ -113,13 +118,21 @@ def _check_fit(words: Words, scheduler: Scheduler, settings: Settings) -> None:
         "--package": (words.package, elsewhere),
         "--branch": (words.branch, elsewhere[1:]),
         "--connection": (words.connection, elsewhere[1:]),
+        "--plan-connection": (words.plan_connection, elsewhere[1:]),
     }
     for option, (value, fitting) in given.items():
         if value is not None and scheduler not in fitting:
             raise _usage(f"`{option}` has no effect for {scheduler}; it is for {listed(fitting, 'and')}")
     if words.start and words.specs is None and not scheduler.in_repository:
         raise _usage("`--start` needs `--specs`: the specs say which machines should be on, and when")
-    patterns = {"--package": PACKAGE_WORD, "--branch": BRANCH_WORD, "--connection": CONNECTION_WORD}
+    if (words.plan_connection or "gpuinfra-plan") == (words.connection or "gpuinfra"):
+        raise _usage("`--plan-connection` must differ from `--connection`: a pull request must not change machines")
+    patterns = {
+        "--package": PACKAGE_WORD,
+        "--branch": BRANCH_WORD,
+        "--connection": CONNECTION_WORD,
+        "--plan-connection": CONNECTION_WORD,
+    }
     for option, pattern in patterns.items():
         value = given[option][0]
         if value is not None and not re.fullmatch(pattern, str(value)):

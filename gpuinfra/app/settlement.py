@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gpuinfra.app.workspace import Workspace
-    from gpuinfra.models.resource import MachineId, Ref
+    from gpuinfra.models.plan import MachineId, Ref
     from gpuinfra.models.run import Run
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.runner.jobs.settle import MachinePower, RunAnswer
     from gpuinfra.runner.link import Link
+    from gpuinfra.runner.settle import MachinePower, RunAnswer
 
 # A child of the program's logger, so that `--verbose` shows it.
-logger = logging.getLogger(f"gpuinfra.{__name__}")
+logger = logging.getLogger(__name__)
 
 # For all machines together.
 SECONDS = 8.0
@@ -81,7 +81,7 @@ def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float | None =
 
 def fetch_hint(settings: Settings, run: Run) -> str:
     """Return the commands that fetch a run's outputs, or an empty string if nothing is missing or left."""
-    from gpuinfra.runner.jobs.settle import fetch_help
+    from gpuinfra.runner.settle import fetch_help
 
     if not run.is_unfetched:
         return ""
@@ -92,14 +92,14 @@ def fetch_hint(settings: Settings, run: Run) -> str:
 
 def off_hint(settings: Settings, run: Run) -> str:
     """Return the commands that fetch a run's outputs from a machine that is off."""
-    from gpuinfra.runner.jobs.settle import off_help
+    from gpuinfra.runner.settle import off_help
 
     return _kept_disk(run) or off_help(run, spec_file(settings, run.machine) or "SPEC")
 
 
 def _kept_disk(run: Run) -> str:
     """Return how to read the disk that a deleted VM left; nothing if the VM exists or is not known."""
-    from gpuinfra.models.resource import parse_machine_id
+    from gpuinfra.models.plan import parse_machine_id
 
     machine = parse_machine_id(run.resource_id) if run.is_on_kept_disk else None
     return kept_disk_help(machine) if machine else ""
@@ -110,8 +110,8 @@ def kept_disk_help(machine: MachineId) -> str:
 
     `gpuinfra up` would delete the disk. A new VM on this disk would have no lease: the disk goes to a VM that exists.
     """
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.names import ref_of
+    from gpuinfra.models.plan import Kind
+    from gpuinfra.provision.tags import ref_of
 
     disk = ref_of(Kind.DISK, machine.group_name, machine.name)
     attach = f"az vm disk attach --resource-group GROUP --vm-name VM --name {disk.id(machine.subscription)}"
@@ -130,14 +130,14 @@ class _Group:
         self._power: Future[MachinePower | None] | None = None
 
     def ask_machine(self) -> None:
-        from gpuinfra.runner.background import in_thread
+        from gpuinfra.runner.progress import in_thread
 
         begun = [run for run in self._runs if run.job]
         if begun:
             self._answers = in_thread(lambda: _ask_machine(self._settings, begun), "asking a machine")
 
     def ask_azure(self) -> None:
-        from gpuinfra.runner.background import in_thread
+        from gpuinfra.runner.progress import in_thread
 
         if self._runs[0].machine:
             since = min(run.started or run.created for run in self._runs)
@@ -158,8 +158,8 @@ class _Group:
 
     def settle(self, workspace: Workspace) -> Iterable[Run]:
         from gpuinfra.runner.errors import JobError
-        from gpuinfra.runner.jobs.log import LogFile
-        from gpuinfra.runner.jobs.settle import settle
+        from gpuinfra.runner.log import LogFile
+        from gpuinfra.runner.settle import settle
 
         answers = _result(self._answers, 0.0) if self._answers else {}
         power = _result(self._power, 0.0) if self._power else None
@@ -212,9 +212,9 @@ def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, RunAnswer]:
 
 def _answer(link: Link, run: Run) -> RunAnswer:
     from gpuinfra.runner.errors import JobError
-    from gpuinfra.runner.jobs.follower import open_job
-    from gpuinfra.runner.jobs.remote_runs import parse_job_end, read_state
-    from gpuinfra.runner.jobs.settle import RunAnswer
+    from gpuinfra.runner.follower import open_job
+    from gpuinfra.runner.remote_runs import parse_job_end, read_state
+    from gpuinfra.runner.settle import RunAnswer
 
     try:
         state = read_state(link.remote, run.id)
@@ -235,10 +235,10 @@ def _answer(link: Link, run: Run) -> RunAnswer:
 def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | None:
     """Return the state of a run's machine in Azure; None if Azure does not know it and no record says that it did."""
     from gpuinfra.app.access import open_cloud
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.names import ref_of
+    from gpuinfra.models.plan import Kind
     from gpuinfra.provision.observed_resource import vm_id_without_older_disk
-    from gpuinfra.runner.jobs.settle import MachinePower, Power
+    from gpuinfra.provision.tags import ref_of
+    from gpuinfra.runner.settle import MachinePower, Power
 
     place = _place(settings, run)
     if place is None:
@@ -291,7 +291,7 @@ class _Place:
 
 def _place(settings: Settings, run: Run) -> _Place | None:
     from gpuinfra.app.machine_costs import ledger_entries
-    from gpuinfra.models.resource import parse_machine_id
+    from gpuinfra.models.plan import parse_machine_id
 
     if found := parse_machine_id(run.resource_id):
         return _Place(found.group_name, found.subscription, existed=True)

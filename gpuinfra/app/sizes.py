@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from gpuinfra.app.access import cloud_errors, open_session
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, listed, problem
 from gpuinfra.models.names import REGIONS
-from gpuinfra.models.offer import SizeOffers
-from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
-from gpuinfra.provision.market.listing import list_sizes as find_sizes
-from gpuinfra.provision.progress import Progress
-from gpuinfra.suggest import did_you_mean, listed
+from gpuinfra.models.sizes import GPU_MODELS, SizeOffers, retired_gpu
+from gpuinfra.provision.market import list_sizes as find_sizes
+from gpuinfra.provision.waiting import Progress
 
 SECONDS = 300.0
 

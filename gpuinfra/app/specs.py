@@ -10,13 +10,28 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace_search import located_path
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.machine_tasks import ErrorCollector
+    from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import Loaded, LocatedSpec
-    from gpuinfra.provision.progress import Progress
+    from gpuinfra.provision.waiting import Progress
+
+DEFAULT_FILE = "gpu.yaml"
+STANDARD_INPUT = "-"
+
+
+def specs_at(settings: Settings, words: Sequence[str], errors: ErrorCollector | None = None) -> list[LocatedSpec]:
+    """Return the specs in the files and folders that the words name; without words, the default ones."""
+    return load_specs(spec_paths(settings, words), errors) if words else default_specs(settings)
+
+
+def spec_paths(settings: Settings, words: Sequence[str]) -> list[str]:
+    """Return the files and folders that words on the command line name."""
+    return [word if word == STANDARD_INPUT else located_path(settings, word) for word in words]
 
 
 def load_specs(paths: Sequence[str], errors: ErrorCollector | None = None) -> list[LocatedSpec]:
@@ -35,11 +50,14 @@ def load_specs(paths: Sequence[str], errors: ErrorCollector | None = None) -> li
     return loaded.specs
 
 
-def validate(paths: Sequence[str]) -> Loaded:
-    """Return every spec in the files, and every error in them."""
+def validate(paths: Sequence[str]) -> tuple[Loaded, list[Diagnostic]]:
+    """Return every spec in the files with every error in them, and the warnings."""
+    from gpuinfra.app.spec_warnings import spec_warnings
     from gpuinfra.parse.files import load_paths
+    from gpuinfra.provision.market import shipped_prices
 
-    return load_paths(paths)
+    loaded = load_paths(paths)
+    return loaded, spec_warnings(loaded.specs, shipped_prices())
 
 
 def readable_specs(folder: Path, what: str, progress: Progress) -> list[LocatedSpec]:
@@ -91,18 +109,26 @@ def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | Non
     return None
 
 
+def main_spec(workspace: Path) -> Spec | None:
+    """Return the spec of `gpu.yaml`, else the only readable spec in the workspace, or None."""
+    found = _specs_in(workspace)
+    own = [each for each in found if Path(each.span.file) == workspace / DEFAULT_FILE]
+    chosen = own or found
+    return chosen[0].spec if len(chosen) == 1 else None
+
+
 def check_specs_agree(workspace: Path, name: str) -> None:
     """Raise Problem if different specs in the workspace describe the machine: none is chosen silently."""
-    from gpuinfra.provision.find import ambiguous_name
-
     found = _located_named(workspace, name)
     if any(each.spec != found[0].spec for each in found):
+        from gpuinfra.provision.target import ambiguous_name  # imports pydantic
+
         raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in found])
 
 
 def _specs_in(workspace: Path) -> list[LocatedSpec]:
     """Return the readable specs in the workspace. Errors in other specs do not concern a machine."""
-    from gpuinfra.parse.folder import has_spec
+    from gpuinfra.parse.source import has_spec
     from gpuinfra.workspace import find_workspace
 
     # Reading a spec needs slow imports, so check first whether there is one.
@@ -119,7 +145,7 @@ def _located_named(workspace: Path, name: str) -> list[LocatedSpec]:
     by_name = [located for located in found if located.spec.name.casefold() == name.casefold()]
     chosen = by_name or [located for located in found if located.spec.target_name == name]
     if len({(located.spec.subscription, located.spec.group_name.casefold()) for located in chosen}) > 1:
-        from gpuinfra.provision.find import ambiguous_name
+        from gpuinfra.provision.target import ambiguous_name
 
         raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in chosen])
     return chosen
@@ -149,6 +175,35 @@ def one_located(settings: Settings, word: str) -> LocatedSpec:
     )
 
 
+def default_spec(settings: Settings) -> LocatedSpec:
+    """Return the one spec that a command without a spec means. Raise Problem if there are several."""
+    found = default_specs(settings)
+    if len(found) == 1:
+        return found[0]
+    raise _several(Path(found[0].span.file), found)
+
+
+def default_specs(settings: Settings, *, allows_several: bool = False) -> list[LocatedSpec]:
+    """Return the specs of `gpu.yaml` in the workspace, else the only spec there.
+
+    Raise Problem if there are several, unless the command allows them.
+    """
+    folder = settings.folder
+    own = folder / DEFAULT_FILE
+    if own.is_file():
+        return load_specs([str(own)])
+    found = load_specs([str(folder)])
+    if len(found) > 1 and not allows_several:
+        raise _several(folder, found)
+    return found
+
+
+def _several(place: Path, found: Sequence[LocatedSpec]) -> Problem:
+    names = ", ".join(f"`{each.spec.name}`" for each in found)
+    note, help_line = f"`{place}` has specs of {names}", "give the file or the name of one of them"
+    return problem(Code.USAGE, "more than one spec", note, help_line, exit_code=Exit.USAGE)
+
+
 def specs_meant(settings: Settings, word: str, errors: ErrorCollector | None = None) -> list[Spec]:
     """Return the specs that a word means: those in a file or folder, or of a machine or target; else none.
 
@@ -158,20 +213,21 @@ def specs_meant(settings: Settings, word: str, errors: ErrorCollector | None = N
 
 
 def _located_meant(settings: Settings, word: str, errors: ErrorCollector | None = None) -> list[LocatedSpec]:
-    from gpuinfra.parse.folder import has_spec
+    from gpuinfra.parse.source import has_spec
 
     if is_path(word):
-        return load_specs([word], errors)
+        return specs_at(settings, [word], errors)
     if found := _located_named(settings.workspace, word):
         return found[:1]
-    if stat.S_ISDIR(_mode(word)) and has_spec(Path(word)):
-        return load_specs([word], errors)
+    folder = located_path(settings, word)
+    if stat.S_ISDIR(_mode(folder)) and has_spec(Path(folder)):
+        return load_specs([folder], errors)
     return []
 
 
 def _no_spec(workspace: Path, name: str) -> Problem:
+    from gpuinfra.diagnostics import did_you_mean
     from gpuinfra.parse.files import load_paths
-    from gpuinfra.suggest import did_you_mean
 
     names = [located.spec.name for located in load_paths([str(workspace)]).specs]
     return problem(
@@ -194,7 +250,7 @@ def _mode(word: str) -> int:
 
 def is_path(word: str) -> bool:
     """Return whether a word can only mean a spec file or a folder, not a machine's name."""
-    return word in {"-", "."} or stat.S_ISREG(_mode(word)) or word.endswith((".yaml", ".yml")) or "/" in word
+    return word in {STANDARD_INPUT, "."} or stat.S_ISREG(_mode(word)) or word.endswith((".yaml", ".yml")) or "/" in word
 
 
 def spec_file(settings: Settings, machine: str) -> str | None:

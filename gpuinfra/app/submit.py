@@ -1,4 +1,4 @@
-"""Run a script on a target, fetch its outputs, and evaluate the result."""
+"""Run a job on a target, fetch its outputs, and evaluate the result."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_request import JobRequest, OnInterrupt, confirm_local_job, resolve_job
+from gpuinfra.app.job_request import JobRequest, OnInterrupt, confirm_local_job, confirm_secrets, resolve_job
 from gpuinfra.app.job_session import JobSession
 from gpuinfra.app.run_control import lost_outputs
 from gpuinfra.app.workspace import check_workspace, open_workspace
+from gpuinfra.app.workspace_search import script_in_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.run import Run, RunState
-from gpuinfra.runner.jobs.settle import is_lost_for_good, lost_help
+from gpuinfra.runner.settle import is_lost_for_good, lost_help
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -25,16 +26,23 @@ LARGEST_CODE = 255
 
 
 def submit(
-    settings: Settings, configuration: str, request: JobRequest, on_interrupt: OnInterrupt, frontend: Frontend
+    settings: Settings, configuration: str | None, request: JobRequest, on_interrupt: OnInterrupt, frontend: Frontend
 ) -> JobResult:
-    """Run a script on the target of a run configuration, and follow it to its end unless the request is to detach."""
+    """Run a job on the target of a run configuration, and follow it to its end unless the request is to detach.
+
+    Without a configuration, see `default_configuration`.
+    """
+    from gpuinfra.app.targets import default_configuration
+
     workspace = open_workspace(settings)
     check_workspace(settings)
-    job, spec = resolve_job(workspace, configuration, request)
-    confirm_local_job(job, settings, frontend)
+    request = replace(request, script=script_in_workspace(settings, request.script))
+    job, spec = resolve_job(workspace, configuration or default_configuration(workspace.path), request)
+    confirm_local_job(job, settings, frontend, is_named=bool(configuration))
+    confirm_secrets(job, spec, request, settings, frontend)
     interrupted, problem = False, None
     sink = frontend.open_output()
-    work = JobSession(workspace, job, frontend, sink, on_interrupt, spec, detach=request.detach)
+    work = JobSession(workspace, job, frontend, sink, on_interrupt, spec, request=request, detach=request.detach)
     try:
         work.run_to_end()
         if request.detach:
@@ -75,6 +83,12 @@ def result_of(work: JobSession, problem: Problem | None = None) -> JobResult:
         first = replace(problem.diagnostics[0], help=lost_help(run))
         problem = Problem(first, *problem.diagnostics[1:], exit_code=problem.exit_code)
     found = problems_of(run, require_gpu_use=work.job.require_gpu_use)
+    if work.job.program and run.exit_code == Exit.NO_PROGRAM and run.state is RunState.FAILED:
+        found.append(_missing_program(run))
+    if run.state is RunState.FAILED:
+        from gpuinfra.app.failure import explain_failure
+
+        found += explain_failure(work.job, run, work.folder / "log", work.frontend)
     diagnostics = (*(problem.diagnostics if problem else ()), *found)
     if problem and (problem.exit_code is Exit.LEFT_BEHIND or not run.exit_code):
         code: int = problem.exit_code
@@ -95,6 +109,12 @@ def problems_of(run: Run, *, require_gpu_use: bool) -> list[Diagnostic]:
             Diagnostic(Code.GPU_NOT_USED, "the GPU was not used", note=f"run {run.id}: {seen}", help=help_line)
         )
     return found
+
+
+def _missing_program(run: Run) -> Diagnostic:
+    note = f"run {run.id}: exit code {run.exit_code:d} means that the shell did not find a program of the command"
+    help_line = "its name is at the end of the output; install it in the job's environment, or correct the command"
+    return Diagnostic(Code.NO_PROGRAM, "no such program", note=note, help=help_line)
 
 
 def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:

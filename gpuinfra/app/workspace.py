@@ -1,10 +1,11 @@
-"""Shared functions for commands on jobs: the connection to a target, and the history of runs."""
+"""The workspace of a command: its files, its targets with their passwords, and its history of runs."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.app.access import check_target
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, problem
-from gpuinfra.models.resource import MachineId, parse_machine_id
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
+from gpuinfra.models.consent import Question
+from gpuinfra.models.plan import MachineId, parse_machine_id
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.runner.job_spec import JobSpec
-    from gpuinfra.runner.jobs.log import LogFile
     from gpuinfra.runner.link import Link
+    from gpuinfra.runner.log import LogFile
     from gpuinfra.runner.record import Record
-    from gpuinfra.store.history import History
+    from gpuinfra.store import History
 
 PROJECT_FILE = "project"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -41,13 +43,13 @@ class Workspace:
 
     def run_folder(self, run_id: str) -> Path:
         """Return the local folder of one run."""
-        from gpuinfra.store.history import run_folder
+        from gpuinfra.store import run_folder
 
         return run_folder(self.state, run_id)
 
     def log_of(self, run_id: str) -> LogFile:
         """Return the log of a run on this computer."""
-        from gpuinfra.runner.jobs.log import LogFile
+        from gpuinfra.runner.log import LogFile
 
         return LogFile(self.run_folder(run_id) / "log")
 
@@ -83,7 +85,7 @@ class Workspace:
 
 def open_workspace(settings: Settings) -> Workspace:
     """Return the workspace. Its folder `.gpuinfra` is created with the first run."""
-    from gpuinfra.store.history import History
+    from gpuinfra.store import History
 
     workspace = settings.folder
     state = settings.state
@@ -144,7 +146,6 @@ def with_options(job: JobSpec, spec: Spec) -> JobSpec:
 @contextmanager
 def linked(target: Target, frontend: Frontend, *, send_credentials: bool = False) -> Iterator[Link]:
     """Connect to a target for the duration of this block."""
-    from gpuinfra.app.passwords import secret_of
     from gpuinfra.runner.link import link_to
 
     secret = secret_of(target, frontend, can_ask=frontend.can_ask) if target.address else None
@@ -175,3 +176,96 @@ def target_of_run(workspace: Workspace, run: Run) -> tuple[Target, Spec | None]:
 def machine_of(target: Target, spec: Spec | None) -> Spec | MachineId | None:
     """Return our machine behind a target, from its spec or the target file; None if it is not ours."""
     return spec or (parse_machine_id(target.resource_id, target.host_key) if target.resource_id else None)
+
+
+# Longer than any password, and a limit for endless streams.
+LONGEST = 4096
+
+
+class Secret:
+    """A password that is requested once, when a machine needs it."""
+
+    def __init__(self, find: Callable[[], str]) -> None:
+        self._find = find
+        self._found: str | None = None
+
+    def __call__(self) -> str:
+        """Return the password."""
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def keep(self, target: Target) -> str | None:
+        """Store it in the keyring if the machine asked for it; return the reference for the target file."""
+        from gpuinfra.runner.connection.passwords import account, save_password
+
+        return None if self._found is None else save_password(target.name, account(target), self._found)
+
+
+def read_password(frontend: Frontend) -> str:
+    """Return one line of standard input, or hidden input from a terminal."""
+    if sys.stdin.isatty():
+        return frontend.ask_password("Password")
+    line = sys.stdin.buffer.readline(LONGEST + 1)
+    try:
+        text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""  # the exception contains the whole line, so drop it
+    if not text or len(line) > LONGEST:
+        note = "the first line of standard input is empty, too long, or not UTF-8"
+        help_line = "for example: `gpuinfra attach … --password-stdin < file`"
+        raise problem(Code.USAGE, "no password", note, help_line, exit_code=Exit.USAGE)
+    return text
+
+
+def secret_of(target: Target, frontend: Frontend, *, can_ask: bool) -> Secret | None:
+    """Return a target's password, from the keyring or by asking the user; None if neither is possible."""
+    from gpuinfra.runner.connection.passwords import find_password, keyring_entry
+
+    def ask() -> str:
+        return frontend.ask_password(f"Password of {target.username} at {target.address}")
+
+    kept = keyring_entry(target)
+    if found := find_password(*kept) if kept else None:
+        return Secret(lambda: found)
+    return Secret(ask) if can_ask else None
+
+
+def write_file(
+    path: Path,
+    content: str | bytes,
+    settings: Settings,
+    frontend: Frontend,
+    *,
+    ours: bool = False,
+    project: Path | None = None,
+) -> None:
+    """Write a complete file. Replace an existing one only if it is `ours`, with `--yes`, or after confirmation.
+
+    Links must not lead out of `project`, which is the workspace by default.
+    """
+    from gpuinfra.workspace import check_inside, write_bytes
+
+    check_inside(path, project or settings.workspace)
+    if path.exists() and not path.is_file():
+        # Writing would replace a device with a plain file.
+        raise _unwritable(path, "there is something else than a file")
+    replace = ours or settings.yes
+    if path.exists() and not replace and frontend.can_ask:
+        replace = frontend.confirm(Question(f"{path} exists. Replace it?"))
+    try:
+        write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content, replace=replace)
+    except FileExistsError:
+        raise problem(
+            Code.FILE_EXISTS,
+            "file exists",
+            f"`{path}` was left as it is",
+            "give another path, or `--yes` to replace it",
+            exit_code=Exit.USAGE,
+        ) from None
+    except OSError as error:
+        raise _unwritable(path, str(error.strerror)) from None
+
+
+def _unwritable(path: Path, reason: str) -> Problem:
+    return problem(Code.FILE_UNWRITABLE, "file cannot be written", f"`{path}`: {reason}")

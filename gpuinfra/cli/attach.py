@@ -34,15 +34,19 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
         typer.Option("--host-key", metavar="KEY", help="Expected host key or fingerprint. Without it, attach asks."),
     ] = None,
     base_image: Annotated[str | None, typer.Option("--base-image", metavar="IMAGE", help="Base image of jobs.")] = None,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="PATH", help="Python on the machine for jobs of `--type remote`."),
+    ] = None,
     no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Do not require or use a GPU.")] = False,
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="Time limit for the login, and for the checks.")
     ] = LONGEST,
 ) -> None:
     """Make an existing machine a target: check SSH, Docker and GPU, then write its two files."""
+    from gpuinfra.app.attach import AttachOptions, check_options, read_address, read_identity
     from gpuinfra.app.attach import attach as run_attach
-    from gpuinfra.app.attach_options import AttachOptions, check_options, read_address, read_identity
-    from gpuinfra.app.options import seconds_of
+    from gpuinfra.app.settings import seconds_of
     from gpuinfra.views import targets as view
 
     settings = start_command(context, reaches_cloud=False)
@@ -58,6 +62,7 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
         by_password=password_stdin,
         host_key=host_key,
         image=base_image,
+        python=python,
     )
     check_options(options)
     seconds = seconds_of("--timeout", timeout)

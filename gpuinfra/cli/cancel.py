@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.options import grace_of
+from gpuinfra.app.settings import grace_of
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.cli.options import open_frontend, start_command
-from gpuinfra.cli.runs import ID
+from gpuinfra.cli.runs import LAST, RunArgument
 from gpuinfra.diagnostics import Exit
 
 
 def cancel(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="ID", help=ID)],
+    run: RunArgument = LAST,
     grace: Annotated[
         str,
         typer.Option(

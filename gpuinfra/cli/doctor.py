@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpuinfra.cli import completion
 from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
@@ -14,7 +15,11 @@ def doctor(
     context: typer.Context,
     machines: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MACHINE", help="Machine names, targets or specs. Default: all machines."),
+        typer.Argument(
+            autocompletion=completion.machines,
+            metavar="MACHINE",
+            help="Machine names, targets or specs. Default: all machines.",
+        ),
     ] = None,
 ) -> int:
     """Check login, permissions, keys and clock, and whether each machine will be deallocated automatically."""

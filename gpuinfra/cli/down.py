@@ -6,14 +6,21 @@ from typing import Annotated
 
 import typer
 
+from gpuinfra.cli import completion
 from gpuinfra.cli.options import open_frontend, start_command
 
 
 def down(
     context: typer.Context,
     machines: Annotated[
-        list[str], typer.Argument(metavar="MACHINE", help="Specs, folders of specs, machine names or targets.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            autocompletion=completion.machines,
+            metavar="MACHINE",
+            help="Specs, folders of specs, machine names or targets. Default: gpu.yaml, or the workspace's specs.",
+            show_default=False,
+        ),
+    ] = None,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the machine and all its resources, including the disk.")
     ] = False,
@@ -22,16 +29,15 @@ def down(
     ] = None,
 ) -> int:
     """Deallocate machines, and verify with Azure that billing has stopped. A missing machine counts as off."""
-    from gpuinfra.app.down import SECONDS
+    from gpuinfra.app.down import SECONDS, note_left_on
     from gpuinfra.app.down import down as stop
-    from gpuinfra.app.left_on import note_left_on
-    from gpuinfra.app.options import seconds_of
+    from gpuinfra.app.settings import seconds_of
     from gpuinfra.views import receipt as view
 
     settings = start_command(context, needs_state=False)
     seconds = seconds_of("--timeout", timeout) if timeout else SECONDS
     with open_frontend(settings) as frontend:
-        result = stop(settings, machines, frontend, delete=delete, seconds=seconds)
+        result = stop(settings, machines or [], frontend, delete=delete, seconds=seconds)
     view.show(result.receipts, result.errors.diagnostics, json=settings.json)
     if result.ended_by:
         raise result.ended_by

@@ -8,12 +8,18 @@ from typing import Annotated
 
 import typer
 
+from gpuinfra.cli import completion
 from gpuinfra.cli.options import open_frontend, start_command
 
 
 def export(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The machine's name; for arm also its spec file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.machines, metavar="NAME", help="The machine's name; for arm also its spec file."
+        ),
+    ],
     form: Annotated[
         str,
         typer.Option(
@@ -28,7 +34,7 @@ def export(
     """Export a machine as an ARM template, a block for ~/.ssh/config, or a Docker context."""
     from gpuinfra.app.export import ARM, DOCKER_CONTEXT, check_format, usage
     from gpuinfra.app.export import export as make_export
-    from gpuinfra.app.files import write_file
+    from gpuinfra.app.workspace import write_file
     from gpuinfra.views import files as view
     from gpuinfra.views.json_output import to_text
 

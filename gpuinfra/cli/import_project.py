@@ -45,8 +45,8 @@ def import_project(
     ] = None,
 ) -> None:
     """Create a spec from an Azure ML Workbench project, and list what has no equivalent."""
-    from gpuinfra.app.files import write_file
     from gpuinfra.app.import_project import import_project as make_spec
+    from gpuinfra.app.workspace import write_file
     from gpuinfra.views import files as view
 
     settings = start_command(context, reaches_cloud=False)

@@ -22,7 +22,7 @@ def init(
     from gpuinfra.app.init import init as write_starter
     from gpuinfra.views import files, json_output
 
-    settings = start_command(context, reaches_cloud=False)
+    settings = start_command(context, reaches_cloud=False, searches=False)
     written = write_starter(settings, path, open_frontend(settings))
     if settings.json:
         json_output.show({"files": [str(file) for file in written]})

@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+from gpuinfra.cli import completion
 from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
 def lease(
     context: typer.Context,
-    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine name, target or spec.")],
+    machine: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.machines, metavar="MACHINE", help="A machine name, target or spec."),
+    ],
     extend: Annotated[
         str | None,
         typer.Option(

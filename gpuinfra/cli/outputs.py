@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from gpuinfra.cli.options import open_frontend, start_command
-from gpuinfra.cli.runs import ID
+from gpuinfra.cli.runs import LAST, RunArgument
 
 
 def outputs(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="ID", help=ID)],
+    run: RunArgument = LAST,
     folder: Annotated[
         Path | None,
         typer.Argument(metavar="DIR", help="Copy the outputs to this folder, which is created.", show_default=False),
@@ -22,10 +22,10 @@ def outputs(
 ) -> int:
     """Fetch a job's missing outputs; then print their folder, list them, or copy them."""
     from gpuinfra.app.outputs import outputs as fetch
-    from gpuinfra.views import outputs as view
+    from gpuinfra.views import runs as view
 
     settings = start_command(context)
     with open_frontend(settings) as frontend:
         found = fetch(settings, run, folder, frontend)
-    view.show(found, list_files=list_files, json=settings.json)
+    view.show_outputs(found, list_files=list_files, json=settings.json)
     return found.exit_code

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import open_frontend, start_command
+from gpuinfra.cli.options import SpecsArgument, open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
 
 def plan(
     context: typer.Context,
-    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Spec files or folders; - for standard input.")],
+    specs: SpecsArgument = None,
     detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="Exit with 3 if there are changes.")
+        bool, typer.Option("--detailed-exitcode", help="Exit with 3 if Azure differs, except that a machine is off.")
     ] = False,
 ) -> int:
     """Compare specs with Azure: show what `up` would add, change, replace or destroy, and the cost."""
@@ -23,9 +23,9 @@ def plan(
 
     settings = start_command(context)
     with open_frontend(settings) as frontend:
-        plans, errors, ended_by = make_plans(settings, specs, frontend)
-    view.show(plans, errors.diagnostics, json=settings.json)
-    if ended_by:
-        raise ended_by
-    pending = detailed_exitcode and any(not each.is_empty for each in plans)
-    return errors.exit_code() or (Exit.PENDING if pending else Exit.DONE)
+        result = make_plans(settings, specs or [], frontend)
+    view.show(result.report, result.errors.diagnostics, json=settings.json)
+    if result.ended_by:
+        raise result.ended_by
+    pending = detailed_exitcode and result.report.is_pending
+    return result.errors.exit_code() or (Exit.PENDING if pending else Exit.DONE)

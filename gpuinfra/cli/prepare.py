@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, SendCredentialsOption
-from gpuinfra.cli.options import open_frontend, start_command
+from gpuinfra.cli.options import (
+    BuildSecretOption,
+    ConfigurationOption,
+    RebuildOption,
+    SendCredentialsOption,
+    open_frontend,
+    start_command,
+)
 
 
 def prepare(
     context: typer.Context,
-    configuration: Annotated[
-        str,
-        typer.Option(
-            "--configuration",
-            "-c",
-            metavar="NAME",
-            help="Name of the run configuration, such as the one that `up` writes.",
-        ),
-    ],
+    configuration: ConfigurationOption = None,
     rebuild: RebuildOption = False,
     build_secret: BuildSecretOption = None,
     send_credentials: SendCredentialsOption = False,

@@ -30,15 +30,26 @@ def reap(
             "--grace", metavar="DURATION", help="Time between the removal of a spec and the stop of its machine."
         ),
     ] = "24h",
+    require_clean: Annotated[
+        bool,
+        typer.Option("--require-clean", help="Ignore specs that are not committed, or not on the default branch."),
+    ] = False,
 ) -> int:
     """Deallocate every machine that should be off, delete resources without a machine, and verify it."""
-    from gpuinfra.app.options import grace_of
     from gpuinfra.app.reap import ReapOptions
     from gpuinfra.app.reap import reap as run_reap
+    from gpuinfra.app.settings import grace_of
     from gpuinfra.views import reap as view
 
     settings = start_command(context, needs_state=False)
-    options = ReapOptions(specs, timedelta(seconds=grace_of(grace)), starts=start, deletes=delete, dry_run=dry_run)
+    options = ReapOptions(
+        specs,
+        timedelta(seconds=grace_of(grace)),
+        starts=start,
+        deletes=delete,
+        dry_run=dry_run,
+        requires_clean=require_clean,
+    )
     with open_frontend(settings) as frontend:
         reaped, code = run_reap(settings, options, frontend)
     view.show(reaped, json=settings.json)

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt, usage
-from gpuinfra.cli import job_options as job
+from gpuinfra.cli import completion
+from gpuinfra.cli import options as job
 from gpuinfra.cli.options import open_frontend, start_command
+from gpuinfra.cli.runs import LAST
+from gpuinfra.cli.standard_input import note_input, refuse_input
+
+if TYPE_CHECKING:
+    from gpuinfra.app.run import RunResult
+    from gpuinfra.app.settings import Settings
+    from gpuinfra.views.frontend import TerminalFrontend
 
 
 def run(  # noqa: PLR0913, PLR0917 each is an option
     context: typer.Context,
-    spec: Annotated[str, typer.Argument(metavar="SPEC", help="Spec file, or machine name.")],
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=completion.machines,
+            metavar="SPEC",
+            help="Spec file, or machine name. Default: gpu.yaml, or the only spec.",
+        ),
+    ] = None,
     script: job.ScriptArgument = None,
     words: job.WordsArgument = None,
     after_run: Annotated[
@@ -27,32 +42,60 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     memory: job.MemoryOption = None,
     shm_size: job.ShmOption = None,
     timeout: job.TimeoutOption = None,
+    keep_on_failure: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-on-failure",
+            metavar="TIME",
+            help="If the job fails, leave the machine on for a look, for this time, such as 30m. Then it goes off.",
+        ),
+    ] = None,
     env: job.EnvironmentOption = None,
     env_file: job.EnvironmentFileOption = None,
     secret: job.SecretOption = None,
     build_secret: job.BuildSecretOption = None,
     shared_directory: job.SharedDirectoryOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Exit as soon as the job is running. The machine goes off after it.")
+    ] = False,
     on_interrupt: job.InterruptOption = OnInterrupt.ASK,
     require_gpu_use: job.RequireUseOption = False,
     rebuild: job.RebuildOption = False,
+    again: Annotated[
+        str | None,
+        typer.Option(
+            "--again",
+            autocompletion=completion.runs,
+            metavar="ID",
+            help="Repeat a run, and say what changed since.",
+            show_default=False,
+        ),
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="Repeat the last run, as with `--again last`.")] = False,
 ) -> int:
-    """Provision a machine, run one job on it, fetch the outputs, and deallocate it."""
+    """Provision a machine, run one job on it, fetch the outputs, and deallocate it.
+
+    Ctrl-C on a terminal asks whether to detach, cancel or go on, and says what each leads to. A second Ctrl-C detaches:
+    the job finishes, and the machine's agent then switches the machine off.
+    """
     from gpuinfra.app.run import run_job
     from gpuinfra.views import receipt as receipt_view
     from gpuinfra.views.job import show_result as show_job
 
     settings = start_command(context)
-    if script and script.startswith("-"):
+    if spec == job.SEPARATOR:
+        spec, script, words = None, spec, [*([script] if script is not None else []), *(words or ())]
+    if spec and script and script.startswith("-") and script != job.SEPARATOR:
         note = f"`{script}` comes after the spec, where the script is expected"
         help_line = f"put options before the spec: `gpuinfra run {quote(script)} … {quote(spec)} train.py`"
         raise usage("wrong usage", note, help_line)
     request = JobRequest(
-        script=script,
-        words=job.script_words(words, "run"),
+        **job.passed_words(script, words, "run"),
         gpus=gpus,
         memory=memory,
         shm_size=shm_size,
         timeout=timeout,
+        keep_on_failure=keep_on_failure,
         environment=env or (),
         environment_files=env_file or (),
         secrets=secret or (),
@@ -60,12 +103,36 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
+        detach=detach,
     )
+    refuse_input("run")
     with open_frontend(settings) as frontend:
-        result = run_job(settings, spec, request, after_run, on_interrupt, frontend)
+        if again or last:
+            run_id = LAST if last else str(again)
+            result = _repeat(settings, run_id, spec, request, after_run, on_interrupt, frontend)
+        else:
+            result = run_job(settings, spec, request, after_run, on_interrupt, frontend)
+        note_input(frontend)
     if result.job:
         show_job(result.job.run, result.job.folder, result.receipt, result.diagnostics, json=settings.json)
     else:
         receipts = [result.receipt] if result.receipt else []
         receipt_view.show(receipts, result.diagnostics, json=settings.json)
     return result.exit_code
+
+
+def _repeat(
+    settings: Settings,
+    run: str,
+    spec: str | None,
+    request: JobRequest,
+    after_run: str | None,
+    on_interrupt: OnInterrupt,
+    frontend: TerminalFrontend,
+) -> RunResult:
+    from gpuinfra.app.again import repeat_run
+
+    if spec or request.script or request.command:
+        note = "`--again` and `--last` repeat the command of their run on its machine"
+        raise usage("wrong usage", note, "leave out the spec and the command, or the option")
+    return repeat_run(settings, run, request, after_run, on_interrupt, frontend)

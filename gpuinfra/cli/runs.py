@@ -9,12 +9,15 @@ import typer
 
 from gpuinfra.app.machine_costs import with_costs
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.cli.lazy_group import Group
+from gpuinfra.cli import completion
+from gpuinfra.cli.main import Group
 from gpuinfra.cli.options import start_command
 from gpuinfra.diagnostics import Exit
 
 LIMIT = 20
 ID = "Run id, its first characters, or `last`."
+LAST = "last"
+RunArgument = Annotated[str, typer.Argument(autocompletion=completion.runs, metavar="ID", help=ID)]
 
 runs = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -24,7 +27,14 @@ def list_runs(
     context: typer.Context,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of runs to list.")] = LIMIT,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="NAME", help="Only runs on this target.", show_default=False)
+        str | None,
+        typer.Option(
+            "--target",
+            autocompletion=completion.targets,
+            metavar="NAME",
+            help="Only runs on this target.",
+            show_default=False,
+        ),
     ] = None,
 ) -> int:
     """List runs, newest first. Subcommands show or compare single runs."""
@@ -48,7 +58,9 @@ def list_runs(
 
 
 @runs.command()
-def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID", help=ID)]) -> int:
+def show(
+    context: typer.Context, run: Annotated[str, typer.Argument(autocompletion=completion.runs, metavar="ID", help=ID)]
+) -> int:
     """Show all details of a run."""
     from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
@@ -70,8 +82,8 @@ def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID"
 @runs.command()
 def compare(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="A", help=ID)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The run to compare with.")],
+    a: Annotated[str, typer.Argument(autocompletion=completion.runs, metavar="A", help=ID)],
+    b: Annotated[str, typer.Argument(autocompletion=completion.runs, metavar="B", help="The run to compare with.")],
 ) -> int:
     """Show the differences of two runs: command, target, result and outputs."""
     from gpuinfra.app.runs import compare_runs

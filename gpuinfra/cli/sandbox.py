@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gpuinfra.app.sandbox import Sandbox, fault_names
-from gpuinfra.cli.lazy_group import Group
+from gpuinfra.cli.main import Group
 from gpuinfra.cli.options import start_command
 from gpuinfra.diagnostics import Code, Exit, problem
 
@@ -242,7 +242,7 @@ def log(
 
 
 def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> None:
-    from gpuinfra.suggest import did_you_mean
+    from gpuinfra.diagnostics import did_you_mean
 
     if (alone and name) or (fields and not name):
         raise problem(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.schedule_order import Words
-from gpuinfra.cli.lazy_group import Group
+from gpuinfra.cli.main import Group
 from gpuinfra.cli.options import open_frontend, start_command
 
 schedule = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
@@ -61,6 +61,15 @@ Connection = Annotated[
         show_default=False,
     ),
 ]
+PlanConnection = Annotated[
+    str | None,
+    typer.Option(
+        "--plan-connection",
+        metavar="NAME",
+        help="Service connection for pull requests, which only reads. Default: gpuinfra-plan.",
+        show_default=False,
+    ),
+]
 
 
 @schedule.callback()
@@ -83,18 +92,19 @@ def render(  # noqa: PLR0913, PLR0917 each is an option
     package: Package = None,
     branch: Branch = None,
     connection: Connection = None,
+    plan_connection: PlanConnection = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="PATH", help="File to write; for systemd a folder.", show_default=False),
     ] = None,
 ) -> None:
     """Print a scheduler's files, without installing them."""
-    from gpuinfra.app.files import write_file
     from gpuinfra.app.schedule import is_untouched_file, render_schedule
+    from gpuinfra.app.workspace import write_file
     from gpuinfra.views import schedule as view
 
     settings = start_command(context, reaches_cloud=False)
-    words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection)
+    words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection, plan_connection)
     kind, files = render_schedule(scheduler, words, settings)
     if output is None:
         view.show(kind, files, json=settings.json)
@@ -118,13 +128,14 @@ def install(  # noqa: PLR0913, PLR0917 each is an option
     package: Package = None,
     branch: Branch = None,
     connection: Connection = None,
+    plan_connection: PlanConnection = None,
 ) -> None:
     """Install the schedule. Files that you changed are overwritten only after a question, or with --yes."""
     from gpuinfra.app.schedule import install_schedule, render_schedule
     from gpuinfra.views import schedule as view
 
     settings = start_command(context, reaches_cloud=False)
-    words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection)
+    words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection, plan_connection)
     kind, files = render_schedule(scheduler, words, settings)
     view.show_outcome(install_schedule(kind, files, settings, open_frontend(settings)), json=settings.json)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from gpuinfra.app.interruption import restore_signals
 from gpuinfra.app.settings import Settings
+from gpuinfra.cli import completion
 from gpuinfra.cli.options import start_command
 from gpuinfra.diagnostics import Code, Exit, Problem, problem
 
@@ -18,7 +19,9 @@ INCLUDE = "Include ~/.gpuinfra/ssh/config"
 
 def ssh(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The machine's name.")],
+    name: Annotated[
+        str, typer.Argument(autocompletion=completion.machines, metavar="NAME", help="The machine's name.")
+    ],
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="CMD", help="Command to run on the machine, after --.", show_default=False),
@@ -41,7 +44,7 @@ def ssh(
     if settings.json:
         json_output.show({"name": target.machine, "target": target.as_json(), "command": command})
     else:
-        _hand_over(command)
+        hand_over(command)
 
 
 def _configure(settings: Settings, name: str) -> None:
@@ -58,11 +61,11 @@ def _configure(settings: Settings, name: str) -> None:
     view.show_written(written.changed, hint=hint)
 
 
-def _hand_over(command: list[str]) -> None:
-    """Replace this process with `ssh`, which gets the terminal and the signals."""
-    from gpuinfra.app.ssh import ssh_program
+def hand_over(command: list[str]) -> NoReturn:
+    """Replace this process with OpenSSH or another client, which gets the terminal and the signals."""
+    from gpuinfra.app.ssh import client_program
 
-    program = ssh_program(command[0])
+    program = client_program(command[0])
     sys.stdout.flush()
     sys.stderr.flush()
     restore_signals()

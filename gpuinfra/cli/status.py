@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli import completion
 from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.diagnostics import Exit
 
@@ -21,7 +22,11 @@ def status(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Machine names, targets or specs. Default: all machines."),
+        typer.Argument(
+            autocompletion=completion.machines,
+            metavar="NAME",
+            help="Machine names, targets or specs. Default: all machines.",
+        ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[
@@ -40,9 +45,18 @@ def status(
     with open_frontend(settings) as frontend, cloud_errors("listing machines"):
         query = open_status(settings, names or [], frontend, agents=agent)
         machines, now = query.look()
+        mismatch = None if watch or names else query.mismatch()
     settle_stopped(settings, machines)
     if not watch:
-        view.show(machines, now, json=settings.json, simulated=query.simulated, left_alone=query.left_alone)
+        view.show(
+            machines,
+            now,
+            json=settings.json,
+            simulated=query.simulated,
+            left_alone=query.left_alone,
+            notes=query.notes,
+            mismatch=mismatch,
+        )
         return Exit.DONE
     try:
         with view.StatusWatch(json=settings.json, simulated=query.simulated) as shown, cloud_errors("listing machines"):

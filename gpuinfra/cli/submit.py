@@ -1,4 +1,4 @@
-"""`gpuinfra submit`: run a script on a target, and fetch its outputs."""
+"""`gpuinfra submit`: run a job on a target, and fetch its outputs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt
-from gpuinfra.cli import job_options as job
+from gpuinfra.cli import options as job
 from gpuinfra.cli.options import open_frontend, start_command
+from gpuinfra.cli.standard_input import note_input, refuse_input
 
 
 def submit(  # noqa: PLR0913, PLR0917 each is an option
     context: typer.Context,
-    configuration: Annotated[
-        str,
-        typer.Option(
-            "--configuration",
-            "-c",
-            metavar="NAME",
-            help="Name of the run configuration, such as the one that `up` writes.",
-        ),
-    ],
+    configuration: job.ConfigurationOption = None,
     script: job.ScriptArgument = None,
     words: job.WordsArgument = None,
     gpus: job.GpusOption = None,
@@ -39,14 +32,17 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     rebuild: job.RebuildOption = False,
     send_credentials: job.SendCredentialsOption = False,
 ) -> int:
-    """Run a script on a target: upload the project, build its environment, check the GPU, fetch the outputs."""
+    """Run a job on a target: upload the project, build its environment, check the GPU, fetch the outputs.
+
+    Ctrl-C on a terminal asks whether to detach, cancel or go on. A second Ctrl-C detaches: the job finishes on its
+    machine.
+    """
     from gpuinfra.app.submit import submit as run_submit
     from gpuinfra.views import job as view
 
     settings = start_command(context, reaches_cloud=False)
     request = JobRequest(
-        script=script,
-        words=job.script_words(words, "submit"),
+        **job.passed_words(script, words, "submit"),
         gpus=gpus,
         memory=memory,
         shm_size=shm_size,
@@ -61,7 +57,10 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
         send_credentials=send_credentials,
         detach=detach,
     )
+    refuse_input("submit")
     with open_frontend(settings) as frontend:
+        frontend.is_brief = True
         result = run_submit(settings, configuration, request, on_interrupt, frontend)
+        note_input(frontend)
     view.show_result(result.run, result.folder, diagnostics=result.diagnostics, json=settings.json)
     return result.exit_code

@@ -15,10 +15,11 @@ def validate(
     specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Spec files or folders; - for standard input.")],
 ) -> int:
     """Check specs without contacting Azure. Shows every problem with its location and a fix."""
+    from gpuinfra.app.specs import spec_paths
     from gpuinfra.app.specs import validate as load_all
     from gpuinfra.views import validate as view
 
     settings = start_command(context, reaches_cloud=False)
-    loaded = load_all(specs)
-    view.show(loaded.specs, loaded.diagnostics, json=settings.json)
+    loaded, warnings = load_all(spec_paths(settings, specs))
+    view.show(loaded.specs, loaded.diagnostics, warnings, json=settings.json)
     return Exit.USAGE if loaded.diagnostics else Exit.DONE

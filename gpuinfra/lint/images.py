@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
 from gpuinfra.lint.facts import brings_cuda, gpu_twin, has_spark, is_without_cuda, mmlspark_version
-from gpuinfra.lint.finding import Finding, replace_part, replace_value, set_value
-from gpuinfra.lint.placeholders import has_variable, is_placeholder
+from gpuinfra.lint.finding import Finding, has_variable, is_placeholder, replace_part, replace_value, set_value
 from gpuinfra.lint.uses import is_gpu_target, is_meant, uses_of
 from gpuinfra.models.images import CONTAINER_IMAGE
 from gpuinfra.parse.document import Document

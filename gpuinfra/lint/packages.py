@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from gpuinfra.diagnostics import Code, Diagnostic, Severity
+from gpuinfra.diagnostics import Code, Diagnostic, Severity, listed
 from gpuinfra.lint.facts import (
     BY_NAME,
     CHOOSES_GPU,
@@ -31,7 +31,6 @@ from gpuinfra.lint.facts import (
 )
 from gpuinfra.lint.finding import Finding, replace_part
 from gpuinfra.lint.uses import Location, Use, is_meant, uses_of
-from gpuinfra.suggest import listed
 from gpuinfra.workbench.conda import Conda, Installer, Option, Package
 from gpuinfra.workbench.cuda import cuda_of, shown
 from gpuinfra.workbench.project import Project

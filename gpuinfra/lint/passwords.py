@@ -6,10 +6,9 @@ from dataclasses import replace
 from shlex import quote
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
-from gpuinfra.lint.finding import Finding
-from gpuinfra.lint.placeholders import is_nearly, is_placeholder
+from gpuinfra.lint.finding import Finding, is_nearly, is_placeholder
 from gpuinfra.parse.document import Document
-from gpuinfra.parse.redaction import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
+from gpuinfra.parse.source import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, node_at
 from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.project import Project

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.finding import Finding, rename_key, replace_value
+from gpuinfra.diagnostics import Code, Diagnostic, Severity, did_you_mean, nearest, plain
+from gpuinfra.lint.finding import Finding, is_nearly, is_placeholder, is_placeholder_address, rename_key, replace_value
 from gpuinfra.lint.passwords import unshown
-from gpuinfra.lint.placeholders import is_nearly, is_placeholder, is_placeholder_address
 from gpuinfra.models.names import BUILT_IN_TARGETS
 from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Scalar, node_at
-from gpuinfra.suggest import did_you_mean, nearest, plain
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import LOCALDOCKER, SHARE, SUFFIX, Compute

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -12,7 +11,7 @@ from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.lint.facts import CNTK_LINUX, CNTK_WHEEL, CNTK_WINDOWS
 from gpuinfra.lint.finding import Finding, Fix, part_cut_off, replace_part
 from gpuinfra.lint.uses import is_for_linux, is_meant
-from gpuinfra.workbench.conda import Conda, Installer, Package
+from gpuinfra.workbench.conda import Conda, Installer, Package, is_requirement
 from gpuinfra.workbench.project import Project, plain_path
 
 _EXAMPLE = "for example `numpy==1.13`"
@@ -26,7 +25,7 @@ def bad_requirements(project: Project) -> Iterator[Finding]:
     """Find obvious mistakes. Other syntax depends on the version of pip."""
     for conda in project.condas.values():
         for package in conda.packages:
-            if package.by is Installer.PIP and not package.url and not _is_requirement(package.text):
+            if package.by is Installer.PIP and not package.url and not is_requirement(package.text):
                 yield from _bad(conda, package)
 
 
@@ -45,21 +44,13 @@ def _bad(conda: Conda, package: Package) -> Iterator[Finding]:
         return
     span = conda.document.span(package.node)
     diagnostic = Diagnostic(Code.BAD_REQUIREMENT, "invalid requirement", span, label, help=help_line)
-    yield Finding(diagnostic, fix if fix and _is_requirement(str(fix.value)) else None)
+    yield Finding(diagnostic, fix if fix and is_requirement(str(fix.value)) else None)
 
 
 def _doubled(single: re.Match[str]) -> str:
     """Return what to write instead, without a build or comment, which pip refuses, too."""
     lines = (single[0].replace("=", "==", 1), f"{single['name'].strip()}=={single['version']}")
-    return next((f"write `{line}`" for line in lines if _is_requirement(line)), _EXAMPLE)
-
-
-def _is_requirement(text: str) -> bool:
-    try:
-        Requirement(text)
-    except InvalidRequirement:
-        return False
-    return True
+    return next((f"write `{line}`" for line in lines if is_requirement(line)), _EXAMPLE)
 
 
 _LINUX = re.compile(r"any|(?:many|musl)?linux\w*_x86_64")

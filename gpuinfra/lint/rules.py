@@ -9,7 +9,7 @@ from gpuinfra.lint.packages import cpu_only, wrong_cuda
 from gpuinfra.lint.passwords import hidden_lines, secrets, unshown
 from gpuinfra.lint.references import missing_files, misspelt_keys, not_filled_in, not_shared, unknown_target
 from gpuinfra.lint.requirements import bad_requirements, wheels
-from gpuinfra.parse.redaction import without_logins
+from gpuinfra.parse.source import without_logins
 from gpuinfra.workbench.project import Project
 
 RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (

@@ -1,11 +1,11 @@
-"""Decide which runs a change stops, which outputs it loses, and which consent it needs."""
+"""The questions that a command asks, and which runs and outputs a change affects, which decides what it asks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum, IntEnum
 
-from gpuinfra.models.plan import Action, Plan, Power
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Action, Kind, Plan, Power
 from gpuinfra.models.run import Run, RunState
 
 
@@ -57,11 +57,23 @@ class MachineRun:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineRuns:
+    """The runs of a machine, and whether it is ready to go off."""
+
+    runs: tuple[MachineRun, ...]
+    closed_until: float = 0.0
+    """Until when (`time.time()`) the machine refuses new jobs: no run is active, and all outputs were fetched. 0 if it
+    accepts jobs."""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineAnswer:
     """The machine's answer when asked for its runs."""
 
     contact: Contact
     runs: tuple[MachineRun, ...] = ()
+    closed_until: float = 0.0
+    """See `MachineRuns`."""
     is_billed: bool = True
     """Whether the machine may be billed by the hour. A stopped machine is; a deallocated one is not."""
     is_deleted: bool = False
@@ -192,3 +204,80 @@ UNKNOWN = {
 def unknown_runs(name: str, contact: Contact) -> str:
     """Return a sentence that says why there may be more runs than listed."""
     return UNKNOWN[contact].format(name)
+
+
+@dataclass(frozen=True)
+class ConsentDetails:
+    """What a change stops or loses, to show before the question."""
+
+    name: str
+    decision: Decision
+    attached: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class HostKeyDetails:
+    """A host key that a machine shows for the first time."""
+
+    place: str
+    kind: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A yes-or-no question."""
+
+    text: str
+    details: str | ConsentDetails | HostKeyDetails | None = None
+    """What to show before the question."""
+    default: bool = False
+
+
+@dataclass(frozen=True)
+class PlanReady:
+    """A plan is about to be applied."""
+
+    plan: Plan
+    is_one_of_many: bool = False
+    """Whether the command is for several machines, so that the plan needs its machine's name."""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Ctrl-C interrupted a change: the resources that exist now."""
+
+    name: str
+    resources: Sequence[str] | None
+    """None if Azure did not answer."""
+    stops: datetime | None
+    """When Azure's schedule deallocates the machine."""
+    simulated: bool
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """A machine after Ctrl-C: `on`, `off`, `absent` or `unknown`, and its price per hour if it is on."""
+
+    name: str
+    power: str
+    per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class CommandInterrupted:
+    """Ctrl-C interrupted a command for several machines: their states, and what to run next."""
+
+    machines: Sequence[MachineState]
+    help: str
+
+
+@dataclass(frozen=True)
+class ReapInterrupted:
+    """Ctrl-C interrupted `reap`: machines that Azure is deallocating, and those not started."""
+
+    under_way: Sequence[str]
+    not_begun: Sequence[str]
+
+
+Event = PlanReady | Interrupted | CommandInterrupted | ReapInterrupted

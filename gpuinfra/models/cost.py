@@ -28,7 +28,7 @@ class Certainty(StrEnum):
     RECORDED = "recorded"
     """From this program's records: from the request for a machine until Azure reported it off."""
     ESTIMATED = "estimated"
-    """A start, an end or a price is unknown. Azure's last change or the lease's end stands in for an unknown end."""
+    """A start, an end or a price is unknown. What an unknown start or end leaves open is a range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,11 @@ class Amounts:
     """Seconds for which the cost of the disk is unknown."""
     address_unpriced: float = 0.0
     """Seconds for which the cost of the public IP is unknown."""
+    possible: float = 0.0
+    """Further seconds for which the machine may have been on. The sums above do not include this time."""
+    possible_compute: float = 0.0
+    possible_disk: float = 0.0
+    possible_address: float = 0.0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
@@ -59,6 +64,23 @@ class Amounts:
         return self.compute + self.disk + self.address
 
     @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest amount, by the name in JSON. They differ where a start or an end is unknown."""
+        least = {
+            "onSeconds": (self.seconds, self.possible),
+            "computeUsd": (self.compute, self.possible_compute),
+            "diskUsd": (self.disk, self.possible_disk),
+            "addressUsd": (self.address, self.possible_address),
+            "totalUsd": (self.total, self.possible_total),
+        }
+        return {name: (known, known + more) for name, (known, more) in least.items()}
+
+    @property
+    def possible_total(self) -> float:
+        """What the machine may have cost in addition to the total."""
+        return self.possible_compute + self.possible_disk + self.possible_address
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """The parts of the cost that the sums lack, at least for some of the time."""
         found = {"compute": self.unpriced, "disk": self.disk_unpriced, "address": self.address_unpriced}
@@ -66,13 +88,13 @@ class Amounts:
 
     @property
     def off(self) -> float:
-        """Seconds for which the machine existed and was off."""
-        return max(0.0, self.there - self.seconds)
+        """Seconds for which the machine existed and was certainly off."""
+        return max(0.0, self.there - self.seconds - self.possible)
 
     @property
     def saved(self) -> float:
         """What the machine would have cost in its time off."""
-        return max(0.0, self.always_on - self.compute)
+        return max(0.0, self.always_on - self.compute - self.possible_compute)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +108,7 @@ class Amounts:
             "savedUsd": round(self.saved, 4),
             "unpricedSeconds": round(self.unpriced, 3),
             "missing": list(self.missing),
+            "range": {name: {"min": round(low, 4), "max": round(high, 4)} for name, (low, high) in self.ranges.items()},
         }
 
 
@@ -129,6 +152,8 @@ class CostReport:
     """`read`, or why Azure's activity log was not read."""
     log_since: datetime | None = None
     """How far back the log was read."""
+    receipts: str = "read"
+    """`read`, or why the receipts that the team shares were not read."""
     prices: tuple[str, ...] = ()
     """The sources of prices: recorded prices, Azure's current list, the shipped list."""
     simulated: bool = False
@@ -145,6 +170,7 @@ class CostReport:
             "rows": [row.as_json() for row in self.rows],
             "total": self.total.as_json(),
             "activityLog": {"state": self.log, "since": stamp(self.log_since)},
+            "receipts": {"state": self.receipts},
             "prices": list(self.prices),
             "simulated": self.simulated,
         }

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
 from pydantic_core import CoreSchema
 
-from gpuinfra.diagnostics import Code
+from gpuinfra.diagnostics import Code, did_you_mean
 from gpuinfra.models.base import Model, checked, parsed, rejection, whole
-from gpuinfra.suggest import did_you_mean
 
 MAX_DAYS = 3660
 """Ten years."""

@@ -5,9 +5,8 @@ from typing import Annotated
 
 from pydantic import WithJsonSchema
 
-from gpuinfra.diagnostics import Code
+from gpuinfra.diagnostics import Code, listed, nearest
 from gpuinfra.models.base import checked, rejection, whole
-from gpuinfra.suggest import listed, nearest
 
 # Generation 2 only: A100, H100 and RTX sizes boot nothing else; T4 sizes boot both.
 ALIASES = {

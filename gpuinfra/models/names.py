@@ -5,9 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from gpuinfra.diagnostics import Code
+from gpuinfra.diagnostics import Code, did_you_mean
 from gpuinfra.models.base import checked, parsed, rejection, whole
-from gpuinfra.suggest import did_you_mean
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 MACHINE_NAME_LENGTH = 64

@@ -1,10 +1,92 @@
-"""A plan: where the machine goes, what changes in Azure, and what it costs. Data only."""
+"""Azure resources as values, and a plan: what to create, change or delete, and what it costs."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gpuinfra.models.resource import Kind, Ref, Resource
+
+class Kind(StrEnum):
+    """The kinds of resources of a machine, in the order of their creation."""
+
+    RESOURCE_GROUP = "resource-group"
+    NSG = "nsg"
+    VNET = "vnet"
+    PUBLIC_IP = "public-ip"
+    NIC = "nic"
+    VM = "vm"
+    DISK = "disk"
+    SHUTDOWN_SCHEDULE = "shutdown-schedule"
+
+
+ARM_TYPES = {
+    Kind.RESOURCE_GROUP: "Microsoft.Resources/resourceGroups",
+    Kind.NSG: "Microsoft.Network/networkSecurityGroups",
+    Kind.VNET: "Microsoft.Network/virtualNetworks",
+    Kind.PUBLIC_IP: "Microsoft.Network/publicIPAddresses",
+    Kind.NIC: "Microsoft.Network/networkInterfaces",
+    Kind.VM: "Microsoft.Compute/virtualMachines",
+    Kind.DISK: "Microsoft.Compute/disks",
+    Kind.SHUTDOWN_SCHEDULE: "Microsoft.DevTestLab/schedules",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A reference to a resource: enough to build its id in any subscription."""
+
+    kind: Kind
+    group: str
+    name: str
+
+    def id(self, subscription: str) -> str:
+        group = f"/subscriptions/{subscription}/resourceGroups/{self.group}"
+        return group if self.kind is Kind.RESOURCE_GROUP else f"{group}/providers/{ARM_TYPES[self.kind]}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineId:
+    """The identity of a VM. It distinguishes machines with the same name."""
+
+    subscription: str
+    group_name: str
+    name: str
+    host_key: str = field(default="", compare=False)
+    """The host key that was recorded with the id; may be empty."""
+
+    def __str__(self) -> str:
+        return Ref(Kind.VM, self.group_name, self.name).id(self.subscription)
+
+
+_MACHINE_ID = re.compile(
+    r"/subscriptions/([0-9A-Za-z-]{1,64})/resourceGroups/([^/\s]{1,90})"
+    r"/providers/Microsoft\.Compute/virtualMachines/([0-9A-Za-z-]{1,64})",
+    re.IGNORECASE,
+)
+
+
+def parse_machine_id(text: str | None, host_key: str = "") -> MachineId | None:
+    """Return the machine of an Azure resource id, or None for any other text."""
+    found = _MACHINE_ID.fullmatch(text or "")
+    return MachineId(found[1], found[2], found[3], host_key) if found else None
+
+
+def same_machine(one: str, other: str) -> bool:
+    """Return whether two ids are equal. Azure ignores case."""
+    return one.casefold() == other.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A desired resource: its reference and its ARM body."""
+
+    ref: Ref
+    body: dict[str, Any]
+    secrets: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Parts of the body's `properties` that are sent to Azure, but never shown or stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +149,8 @@ class Difference:
     """Whether the change is possible only while the machine is deallocated."""
     is_sooner: bool = False
     """Whether the machine goes off sooner than before."""
+    of_lease: bool = False
+    """Whether it belongs to the lease. A machine that is off gets a new lease when it starts."""
 
 
 class Power(StrEnum):
@@ -128,6 +212,56 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedJob:
+    """What `gpuinfra run SPEC` would run, from the spec and the run configuration. It has no values of secrets."""
+
+    command: tuple[str, ...] = ()
+    """The program and its arguments; empty if the command line has to name one."""
+    title: str = ""
+    """The command as it was written."""
+    target: str = ""
+    type: str = ""
+    image: str | None = None
+    """The image of a job in a container, or the base image for its packages."""
+    packages: str | None = None
+    """The path of the file whose packages are installed."""
+    dockerfile: str | None = None
+    """The path of the Dockerfile that the image is built from."""
+    needs_gpu: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    missing_secrets: tuple[str, ...] = ()
+    """The secrets without a value on this computer."""
+    outputs: tuple[str, ...] = ()
+    ports: dict[str, int] = field(default_factory=dict)
+    timeout: float | None = None
+    keep_on_failure: float | None = None
+    """For how many seconds the machine stays on if the job fails."""
+    problem: str = ""
+    """Why it cannot run from this workspace; empty if it can."""
+
+    def as_json(self) -> dict[str, Any]:
+        problem = {"problem": self.problem} if self.problem else {}
+        return {
+            "command": list(self.command) or None,
+            "target": self.target,
+            "type": self.type,
+            "image": self.image,
+            "packages": self.packages,
+            "dockerfile": self.dockerfile,
+            "gpu": self.needs_gpu,
+            "env": dict(self.variables),
+            "secrets": list(self.secrets),
+            "missingSecrets": list(self.missing_secrets),
+            "outputs": list(self.outputs),
+            "ports": dict(self.ports),
+            "timeoutSeconds": self.timeout,
+            "keepOnFailureSeconds": self.keep_on_failure,
+            **problem,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that `up` would do for one machine."""
 
@@ -144,11 +278,37 @@ class Plan:
     """Whether the machine is on afterwards."""
     needs_agent: bool = False
     """Whether only the guest agent ends the machine inside Azure. Without its role, `up` deletes the machine again."""
+    power_state: str | None = None
+    """The VM's power state; None if there is no VM."""
+    rests: bool = False
+    """Whether the machine is off as designed: deallocated, or without a VM if its spec deletes it after each run."""
+    hours_left: float = 0.0
+    """How long the machine may be on from now on, to the end of its lease; 0 if its spec keeps it off."""
+    simulated: bool = False
+    job: ResolvedJob | None = None
+    """What `run` would run, if the spec has a job and `plan` resolved it."""
+
+    @property
+    def worst_case(self) -> float | None:
+        """US dollars until the end of the lease; None without a known price."""
+        return None if self.price.per_hour is None else self.price.per_hour * self.hours_left
 
     @property
     def is_empty(self) -> bool:
-        """Whether Azure already matches the spec."""
+        """Whether `up` would change nothing."""
         return not self.changes
+
+    @property
+    def differs(self) -> bool:
+        """Whether Azure differs from the spec in more than being off as designed."""
+        if not self.rests:
+            return not self.is_empty
+        if self.power_state is None:
+            return any(change.action is not Action.ADD for change in self.changes)
+        return any(
+            change.action is not Action.CHANGE or not all(each.of_lease for each in change.differences)
+            for change in self.changes
+        )
 
     @property
     def loses(self) -> bool:
@@ -188,9 +348,16 @@ class Plan:
             "subscription": self.subscription,
             "resourceGroup": self.group,
             "candidate": self.candidate.as_json() if self.candidate else None,
+            "powerState": self.power_state,
+            "differs": self.differs,
             "changes": [change.as_json() for change in self.changes],
             "summary": {action.value: self.count(action) for action in Action},
-            "price": self.price.as_json(),
+            "price": {
+                **self.price.as_json(),
+                "worstCaseUsd": None if self.worst_case is None else round(self.worst_case, 4),
+            },
             "passedOver": [each.as_json() for each in self.rejected],
             "notes": list(self.notes),
+            **({"job": self.job.as_json()} if self.job else {}),
+            **({"simulated": True} if self.simulated else {}),
         }

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from gpuinfra.models.json_values import stamp
+from gpuinfra.models.plan import Ref
 from gpuinfra.models.receipt import Receipt
-from gpuinfra.models.resource import Ref
 
 
 class ReapAction(StrEnum):
@@ -34,6 +34,8 @@ class ReapDecision:
     """What would happen if it were not protected."""
     until: datetime | None = None
     """For START: until when the machine may be on."""
+    not_deleted: str = ""
+    """Why the machine was not deleted, although `--delete` asks for it; empty otherwise."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -42,6 +44,7 @@ class ReapDecision:
             "action": (self.would or self.action).value,
             "cause": self.cause,
             **({"until": stamp(self.until)} if self.until else {}),
+            **({"notDeleted": self.not_deleted} if self.not_deleted else {}),
         }
 
 
@@ -59,6 +62,8 @@ class Orphan:
     per_month: float | None = None
     """Approximate US dollars; None without a known price."""
     removed: bool = False
+    not_deleted: str = ""
+    """As in `ReapDecision`."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -71,6 +76,7 @@ class Orphan:
             "cause": self.cause,
             "since": stamp(self.since),
             "perMonthUsd": self.per_month,
+            **({"notDeleted": self.not_deleted} if self.not_deleted else {}),
         }
 
 
@@ -132,6 +138,45 @@ class ReapFailure:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class SpecSource:
+    """The commit that decides which specs were deleted, and what is checked out."""
+
+    ref: str
+    """The default branch, such as `origin/main`; or what is checked out, if no default branch is known."""
+    commit: str
+    at: datetime
+    """When it was committed."""
+    checked_out: str
+    """The branch, or the commit if none is checked out."""
+    is_default: bool
+    """Whether the checked-out commit is that one."""
+    is_known: bool = True
+    """Whether the clone knows the default branch. Otherwise a spec on any branch of the remote counts."""
+    dirty: tuple[str, ...] = ()
+    """Changed files that are not committed."""
+
+    @property
+    def why_not_clean(self) -> str:
+        """Return why the checkout does not have the committed specs of the default branch, or an empty string."""
+        if self.dirty:
+            return f"{', '.join(self.dirty)} {'is' if len(self.dirty) == 1 else 'are'} not committed"
+        return "" if self.is_default else f"{self.checked_out} is checked out, and not {self}"
+
+    def __str__(self) -> str:
+        return f"{self.ref} at {self.commit[:7]} of {stamp(self.at)}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ref": self.ref,
+            "commit": self.commit,
+            "committedAt": stamp(self.at),
+            "checkedOut": self.checked_out,
+            "isDefault": self.is_default,
+            "dirty": list(self.dirty),
+        }
+
+
 @dataclass
 class ReapResult:
     """Everything that `reap` did; in a dry run, everything that it would do."""
@@ -152,13 +197,22 @@ class ReapResult:
     left_alone: list[str] = field(default_factory=list)
     """One line for each resource that has gpuinfra's tag but was not created by it."""
     notes: list[str] = field(default_factory=list)
+    specs: SpecSource | None = None
+    """What machines were compared with; None without `--specs`, or without a repository."""
     simulated: bool = False
 
     @property
     def did_nothing(self) -> bool:
         """Whether there was nothing to do and nothing failed."""
         removed = [orphan for orphan in self.orphans if orphan.action is ReapAction.DELETE]
-        return not (self.stopped or self.started or self.deleted or self.failed or removed or self.leaves_billed)
+        changed = self.stopped or self.started or self.deleted or removed
+        return not (changed or self.failed or self.not_deleted or self.leaves_billed)
+
+    @property
+    def not_deleted(self) -> list[ReapDecision | Orphan]:
+        """What `--delete` should have deleted, and what may hold outputs."""
+        found: list[ReapDecision | Orphan] = [*self.kept, *(ended.verdict for ended in self.stopped), *self.orphans]
+        return [each for each in found if each.not_deleted]
 
     @property
     def leaves_billed(self) -> bool:
@@ -183,5 +237,6 @@ class ReapResult:
             **{name: [each.as_json() for each in found] for name, found in lists.items()},
             "leftAlone": list(self.left_alone),
             "notes": list(self.notes),
+            "specs": self.specs.as_json() if self.specs else None,
             "simulated": self.simulated,
         }

@@ -1,12 +1,15 @@
-"""A run: one job on one target, from the command to its results."""
+"""A run: one job on one target, from the command to its results and outputs."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from gpuinfra.diagnostics import Diagnostic, Exit
 from gpuinfra.models.json_values import camel, exact_stamp, parse_stamp
-from gpuinfra.models.resource import same_machine
+from gpuinfra.models.plan import same_machine
 
 DELETED_WITH_OUTPUTS = "was deleted with outputs that were not fetched"
 """The end of the warning for a run whose outputs were deleted with its machine."""
@@ -81,6 +84,27 @@ class GpuUsage:
         return {camel(name): value for name, value in asdict(self).items()} | {"used": self.was_used}
 
 
+class GpuSample(NamedTuple):
+    """What a job's GPUs do now."""
+
+    utilization: float
+    """Percent, over all GPUs."""
+    memory_mib: int | None
+    """Of all GPUs together; None if no GPU reports it."""
+
+
+class LiveStatus(NamedTuple):
+    """How a running job is, while it prints nothing."""
+
+    run: str
+    seconds: float
+    """Since the job started."""
+    gpu: GpuSample | None
+    cost_usd: float | None
+    """So far."""
+    simulated: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The record of a run. It holds the names of secrets, never their values."""
@@ -121,6 +145,12 @@ class Run:
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds per phase, in order."""
     outputs: Outputs = Outputs()
+    ports: dict[str, int] = field(default_factory=dict)
+    """Ports of the job that are forwarded while it is followed, by name."""
+    request: dict[str, Any] | None = None
+    """The options of the job, as given and without secrets, to repeat it."""
+    environment_digest: str = ""
+    """The digest of the files that describe its environment."""
     environment: tuple[str, ...] = ()
     """The names of the job's environment variables, without values."""
     cost_usd: float | None = None
@@ -179,6 +209,14 @@ class Run:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class OldRun:
+    """A run that can be deleted, and the bytes of its log and outputs on this computer."""
+
+    run: Run
+    size: int
+
+
 def run_from_json(found: dict[str, Any]) -> Run:
     """Return the run that `as_json` wrote. Keys of a newer gpuinfra are ignored."""
     known = {each.name: found[camel(each.name)] for each in fields(Run) if camel(each.name) in found}
@@ -203,3 +241,91 @@ def run_from_json(found: dict[str, Any]) -> Run:
 def unheard_hint(run: Run) -> str:
     """Return what to do about a run whose client is gone."""
     return f"{run.id} was {run.state.value} at last contact; `gpuinfra logs {run.id} -f` connects again"
+
+
+STDOUT, STDERR = 1, 2
+FRAME_HEADER = 13
+"""Bytes before a frame's data in a log file."""
+
+
+class Frame(NamedTuple):
+    """Bytes that a job printed at once on one stream; not always a whole line."""
+
+    stream: int
+    """STDOUT or STDERR."""
+    time: int
+    """Nanoseconds since 1970, by the target's clock; never less than in the frame before."""
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """The number of bytes in a log file."""
+        return FRAME_HEADER + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file or symbolic link in a run's outputs."""
+
+    name: str
+    """The path, with `/` between folders."""
+    size: int
+    link: str | None = None
+    """The target of a symbolic link."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = {"name": self.name, "size": self.size, "link": self.link}
+        return {key: value for key, value in found.items() if value is not None}
+
+
+class Unlike(StrEnum):
+    """How a file of one run differs from the same file of another run."""
+
+    ONLY_A = "only-a"
+    ONLY_B = "only-b"
+    SIZE = "size"
+    CONTENT = "content"
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """A file that differs between two runs."""
+
+    name: str
+    how: Unlike
+    a: int | None
+    """The size in the first run; None if it does not have the file."""
+    b: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "difference": self.how.value, "a": self.a, "b": self.b}
+
+
+@dataclass(frozen=True)
+class RunOutputs:
+    """The outputs of a run on this computer."""
+
+    run: Run
+    path: Path
+    """Their folder, or the folder that they were copied to."""
+    files: Sequence[KeptFile]
+    copied: bool = False
+    left_out: bool | None = None
+    """Whether uploads ignore the folder; None if it is outside the project."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    exit_code: Exit = Exit.DONE
+    skipped: tuple[str, ...] = ()
+    """Files of a running job that were not fetched, with the reason."""
+    unfinished: tuple[str, ...] = ()
+    """Files of a running job that are here as far as they were written."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run.id,
+            **({"skipped": list(self.skipped)} if self.skipped else {}),
+            **({"unfinished": list(self.unfinished)} if self.unfinished else {}),
+            "path": str(self.path),
+            "copied": self.copied,
+            "complete": self.run.outputs.complete,
+            "files": [file.as_json() for file in self.files],
+        }

@@ -1,15 +1,14 @@
-"""The NC sizes with their GPUs, and the successors of retired sizes."""
+"""The NC sizes with their GPUs, the successors of retired sizes, and where Azure offers them at which price."""
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from gpuinfra.diagnostics import Code
+from gpuinfra.diagnostics import Code, nearest
 from gpuinfra.models.base import checked, rejection
-from gpuinfra.suggest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ SIZES = {
         Size("Standard_NC288ds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 2),
     )
 }
-
 # https://learn.microsoft.com/azure/virtual-machines/n-series-migration
 # A few sovereign regions keep NCv3 until 2027-06; gpuinfra makes no exception for them.
 RETIRED = {
@@ -73,15 +71,12 @@ RETIRED = {
         )
     },
 }
-
 # NC, NCv2 and NCv3.
 RETIRED_GPUS = {"K80": ("T4", "September 2023"), "P100": ("A100", "September 2023"), "V100": ("A100", "September 2025")}
-
 GPU_MODELS = tuple(dict.fromkeys(size.gpu_model for size in SIZES.values()))
 # The minimum driver version of GPUs that need a newer driver than the aliased images have.
 # https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup: the GRID driver for NCv6.
 NEEDED_DRIVERS = {"RTXPRO6000": 595}
-
 # GPUs whose driver needs Secure Boot and vTPM off, by the same page: they cannot have Trusted Launch.
 GPUS_WITHOUT_VTPM = ("RTXPRO6000",)
 
@@ -174,3 +169,124 @@ def gpu_counts(gpu_model: str) -> tuple[int, ...]:
 
 USABLE = tuple(size.name for size in SIZES.values() if not size.confidential)
 SizeName = Annotated[str, checked(check_size), WithJsonSchema({"type": "string", "enum": list(USABLE)})]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A size in a region, as Azure lists it for this subscription."""
+
+    size: str
+    region: str
+    zones: tuple[str, ...]
+    family: str
+    """The name of its quota."""
+    vcpus: int
+    memory_gib: float
+    gpus: int
+    """The number of devices; a part of a GPU is one device."""
+    generations: tuple[str, ...]
+    """The image generations that it boots: V1, V2."""
+    spot_capable: bool
+    restriction: str | None = None
+    """Why this subscription cannot use it in the region, such as `NotAvailableForSubscription`."""
+    restricted_zones: tuple[str, ...] = ()
+    """Zones in which this subscription cannot use it."""
+    trusted_launch: bool = True
+    """Whether the size supports Trusted Launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit, usually of vCPUs, and its current use."""
+
+    name: str
+    limit: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        """The unused part; 0 if the limit is below the use."""
+        return max(0, self.limit - self.used)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "limit": self.limit, "used": self.used, "left": self.left}
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """US dollars per hour on Linux; None without a price."""
+
+    regular: float | None = None
+    spot: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quotas that apply to a size in a region; None if Azure has no such quota."""
+
+    family: Quota | None
+    region: Quota | None
+    """All vCPUs in the region, without spot."""
+    spot: Quota | None
+    """The quota of spot machines."""
+
+    def as_json(self) -> dict[str, Any]:
+        parts = {"family": self.family, "region": self.region, "spot": self.spot}
+        return {name: quota.as_json() if quota else None for name, quota in parts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PricedOffer:
+    """An offer with its prices, and its quotas if requested."""
+
+    offer: Offer
+    rate: Rate = Rate()
+    quotas: Quotas | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether quota and restrictions allow one more machine. Azure may still lack capacity."""
+        drawn = (self.quotas.family, self.quotas.region) if self.quotas else ()
+        return self.offer.restriction is None and all(
+            quota is None or quota.left >= self.offer.vcpus for quota in drawn
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        offer = self.offer
+        quotas = {"quota": self.quotas.as_json()} if self.quotas else {}
+        return {
+            "region": offer.region,
+            "zones": list(offer.zones),
+            "restriction": offer.restriction,
+            "restrictedZones": list(offer.restricted_zones),
+            "pricePerHourUsd": self.rate.regular,
+            "spotPricePerHourUsd": self.rate.spot,
+            **quotas,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOffers:
+    """A size and its offers, best first."""
+
+    size: Size
+    places: tuple[PricedOffer, ...]
+
+    @property
+    def vcpus(self) -> int:
+        """The number of vCPUs, equal in all regions."""
+        return self.places[0].offer.vcpus
+
+    @property
+    def memory_gib(self) -> float:
+        """The memory, equal in all regions."""
+        return self.places[0].offer.memory_gib
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.size.name,
+            "gpu": {"model": self.size.gpu_model, "count": self.size.gpus},
+            "vcpus": self.vcpus,
+            "memoryGiB": self.memory_gib,
+            "regions": [place.as_json() for place in self.places],
+        }

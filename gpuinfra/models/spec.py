@@ -2,41 +2,20 @@
 
 import hashlib
 import json
-import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.models.addresses import AUTO, SshSources
-from gpuinfra.models.base import Model, check_first, checked, one_of, parsed, rejection, whole
+from gpuinfra.models.base import Duration, Model, MoneyField, check_first, one_of, parsed, rejection
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.images import DEFAULT_ALIAS, ContainerImage, MachineImage
-from gpuinfra.models.keys import DEFAULT_KEY, PublicKey, chosen_key
+from gpuinfra.models.job import Job, YamlPath
 from gpuinfra.models.names import MachineName, Region, ResourceGroupName, Subscription, Tags, TargetName, Username
-from gpuinfra.models.quantities import Duration, MoneyField
 from gpuinfra.models.sizes import GPU_MODELS, SizeName, check_gpu_model, sizes_with
+from gpuinfra.models.ssh import AUTO, DEFAULT_KEY, PublicKey, SshSources, chosen_key
 from gpuinfra.models.target import DEFAULT_IMAGE
-
-YAML_PATH = r"(?![/~])(?!(?:[^\n]*/)?\.\.(?:/|$))[^\\\x00-\x1f]+\.ya?ml"
-
-
-def check_yaml_path(path: str) -> None:
-    """Reject anything but a relative path of a YAML file in the project, with forward slashes."""
-    if re.fullmatch(YAML_PATH, path):
-        return
-    if path.startswith(("/", "~")) or ".." in path.split("/"):
-        label = "expected a relative path inside the project"
-    elif "\\" in path:
-        label = "expected forward slashes"
-    else:
-        label = "expected the path of a `.yml` or `.yaml` file"
-    raise rejection(Code.BAD_PATH, "invalid path", label, "for example `aml_config/conda_dependencies.yml`")
-
-
-YamlPath = Annotated[str, checked(check_yaml_path), WithJsonSchema({"type": "string", "pattern": whole(YAML_PATH)})]
-
 
 API_VERSION = "gpuinfra/v1"
 
@@ -253,6 +232,9 @@ class Spec(Model):
         description="The compute target that up writes.",
         examples=[{"type": "remotedocker"}],
     )
+    job: Job | None = Field(
+        default=None, description="The job that run runs.", examples=[{"command": "python train.py"}]
+    )
     power: Annotated[Literal["running", "deallocated"], one_of("running", "deallocated")] = Field(
         default="running",
         description="The desired power state; deallocated keeps the machine off.",
@@ -285,8 +267,9 @@ class Spec(Model):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=self._omitted_fields())
 
     def digest(self) -> str:
-        """Return a digest that is equal for equivalent specs."""
-        canonical = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+        """Return a digest that is equal for specs of equivalent machines. The job does not change the machine."""
+        machine = {key: value for key, value in self.as_json().items() if key != "job"}
+        canonical = json.dumps(machine, sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
     def _omitted_fields(self) -> dict[str, Any]:

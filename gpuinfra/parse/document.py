@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
-from gpuinfra.parse.scalars import Value, read_scalar
 from gpuinfra.parse.source import Source, decode
-from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data, read
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, Value, data, read, read_scalar
 
 # Text that needs no quotes anywhere, not even in a flow collection.
 _PLAIN = re.compile(r"[A-Za-z0-9_./~$\\(+](?:[A-Za-z0-9_./~$\\()*+=@;%^ -]|:(?=[^\s,\[\]{}]))*")

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.parse.folder import mentions_spec, yaml_files
-from gpuinfra.parse.source import MAX_BYTES
+from gpuinfra.parse.source import MAX_BYTES, mentions_spec, yaml_files
 from gpuinfra.parse.spec import Loaded, LocatedSpec, load_bytes
 
 logger = logging.getLogger(__name__)

@@ -4,21 +4,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.models.addresses import WIDE, is_wide
+from gpuinfra.diagnostics import Code, Diagnostic, listed
 from gpuinfra.models.base import whole
 from gpuinfra.models.images import ALIAS_DRIVER, ALIASES, DEFAULT_ALIAS
+from gpuinfra.models.job import ENVIRONMENT_SOURCES
 from gpuinfra.models.sizes import GPU_MODELS, GPUS_WITHOUT_VTPM, NEEDED_DRIVERS, SIZES, gpu_counts, needed_driver
+from gpuinfra.models.ssh import WIDE, is_wide
 from gpuinfra.parse.source import Source
-from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
-from gpuinfra.suggest import listed
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, node_at
 
 ZONES = "zones"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule about the mapping at `place`; an empty place is the top level."""
+    """A rule about the mapping at `place`, keys with periods between them; an empty place is the top level."""
 
     place: str
     check: Callable[[Source, Mapping], Iterator[Diagnostic]]
@@ -28,7 +28,7 @@ class Rule:
 def check_rules(source: Source, document: Mapping) -> Iterator[Diagnostic]:
     """Return the problems that the rules find."""
     for rule in RULES:
-        node = document.items.get(rule.place) if rule.place else document
+        node = node_at(document, *rule.place.split(".")) if rule.place else document
         if isinstance(node, Mapping):
             yield from rule.check(source, node)
 
@@ -44,16 +44,28 @@ def _at(source: Source, node: Node, code: Code, summary: str, label: str, help_l
 
 def _exactly_one(keys: tuple[str, ...], example: str) -> Rule:
     def check(source: Source, document: Mapping) -> Iterator[Diagnostic]:
-        present = [document.keys[key] for key in keys if key in document.keys]
-        if not present:
+        if not any(key in document.keys for key in keys):
             start = source.span(document.start, document.start)
             label = f"the key {listed(keys)} is missing"
             yield Diagnostic(Code.MISSING_KEY, "missing key", start, label, help=f"for example `{example}`")
-        for key in sorted(present, key=lambda key: key.start)[1:]:
-            label = f"{listed(keys, 'and')} exclude each other"
-            yield _at(source, key, Code.CONFLICTING_KEYS, "conflicting keys", label, "keep one of them")
+        yield from _conflicts(source, document, keys)
 
     return Rule("", check, {"oneOf": [{"required": [key]} for key in keys]})
+
+
+def _at_most_one(keys: tuple[str, ...], place: str) -> Rule:
+    def check(source: Source, mapping: Mapping) -> Iterator[Diagnostic]:
+        yield from _conflicts(source, mapping, keys)
+
+    present = [{"required": [key]} for key in keys]
+    return Rule(place, check, {"oneOf": [*present, {"not": {"anyOf": present}}]})
+
+
+def _conflicts(source: Source, mapping: Mapping, keys: tuple[str, ...]) -> Iterator[Diagnostic]:
+    present = [mapping.keys[key] for key in keys if key in mapping.keys]
+    for key in sorted(present, key=lambda key: key.start)[1:]:
+        label = f"{listed(keys, 'and')} exclude each other"
+        yield _at(source, key, Code.CONFLICTING_KEYS, "conflicting keys", label, "keep one of them")
 
 
 def _check_spot(source: Source, document: Mapping) -> Iterator[Diagnostic]:
@@ -81,6 +93,36 @@ def _check_remote(source: Source, target: Mapping) -> Iterator[Diagnostic]:
             label = "no effect with `type: remote`, which runs jobs without a container"
             help_line = "remove it, or write `type: remotedocker`"
             yield _at(source, target.keys[name], Code.NO_EFFECT, "key without effect", label, help_line)
+
+
+def _check_environment(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+    """Check that a machine without containers is not asked for one."""
+    target, job = document.items.get("target"), document.items.get("job")
+    environment = job.items.get("environment") if isinstance(job, Mapping) else None
+    if not isinstance(target, Mapping) or _value(target, "type") != "remote" or not isinstance(environment, Mapping):
+        return
+    for name in ("image", "dockerfile"):
+        if name in environment.keys:
+            label = "no effect with `target.type: remote`, which runs jobs without a container"
+            help_line = "use `requirements`, `pyproject` or `conda`, or write `type: remotedocker`"
+            yield _at(source, environment.keys[name], Code.NO_EFFECT, "key without effect", label, help_line)
+
+
+def _check_context(source: Source, environment: Mapping) -> Iterator[Diagnostic]:
+    if "context" in environment.keys and "dockerfile" not in environment.keys:
+        label = "no effect without `dockerfile`"
+        help_line = "add `dockerfile: Dockerfile`"
+        yield _at(source, environment.keys["context"], Code.NO_EFFECT, "key without effect", label, help_line)
+
+
+def _check_look(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+    lifecycle, job = document.items.get("lifecycle"), document.items.get("job")
+    if not isinstance(lifecycle, Mapping) or not isinstance(job, Mapping) or _value(lifecycle, "afterRun") != "keep":
+        return
+    if "keepOnFailure" in job.keys:
+        label = "no effect with `lifecycle.afterRun: keep`, which leaves the machine on after every run"
+        help_line = "remove one of them"
+        yield _at(source, job.keys["keepOnFailure"], Code.NO_EFFECT, "key without effect", label, help_line)
 
 
 def _check_gpu(source: Source, gpu: Mapping) -> Iterator[Diagnostic]:
@@ -164,6 +206,10 @@ RULES = (
     _no_repeats("", ZONES),
     _no_repeats("", "sizes"),
     _no_repeats("network", "allowSshFrom"),
+    _no_repeats("job", "secrets"),
+    _no_repeats("job", "outputs"),
+    _at_most_one(ENVIRONMENT_SOURCES, "job.environment"),
+    Rule("job.environment", _check_context, {"dependentRequired": {"context": ["dockerfile"]}}),
     Rule(
         "",
         _check_spot,
@@ -207,6 +253,32 @@ RULES = (
         {
             "if": {"required": ["type"], "properties": {"type": {"const": "remote"}}},
             "then": {"properties": {"baseDockerImage": False, "nvidiaDocker": False}},
+        },
+    ),
+    Rule(
+        "",
+        _check_environment,
+        {
+            "if": {
+                "required": ["target"],
+                "properties": {"target": {"required": ["type"], "properties": {"type": {"const": "remote"}}}},
+            },
+            "then": {
+                "properties": {
+                    "job": {"properties": {"environment": {"properties": {"image": False, "dockerfile": False}}}}
+                }
+            },
+        },
+    ),
+    Rule(
+        "",
+        _check_look,
+        {
+            "if": {
+                "required": ["lifecycle"],
+                "properties": {"lifecycle": {"required": ["afterRun"], "properties": {"afterRun": {"const": "keep"}}}},
+            },
+            "then": {"properties": {"job": {"properties": {"keepOnFailure": False}}}},
         },
     ),
     Rule(

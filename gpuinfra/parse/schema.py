@@ -61,10 +61,10 @@ def _add_short_forms(schema: dict[str, Any]) -> None:
 
 
 def _mapping_at(schema: dict[str, Any], place: str) -> dict[str, Any]:
-    if not place:
-        return schema
-    definition: dict[str, Any] = schema["$defs"][schema["properties"][place]["$ref"].rsplit("/", 1)[1]]
-    return definition
+    found = schema
+    for key in place.split(".") if place else ():
+        found = schema["$defs"][found["properties"][key]["$ref"].rsplit("/", 1)[1]]
+    return found
 
 
 def _tidied(node: Any) -> Any:

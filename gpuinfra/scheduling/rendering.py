@@ -10,7 +10,14 @@ from enum import StrEnum
 from gpuinfra.scheduling.schedule import ReapSchedule
 from gpuinfra.templates import read_template
 
-SERVICE, TIMER = "gpuinfra-reap.service", "gpuinfra-reap.timer"
+SERVICE, TIMER, FAILURE = "gpuinfra-reap.service", "gpuinfra-reap.timer", "gpuinfra-reap-failure.service"
+UNITS = (SERVICE, TIMER, FAILURE)
+# Without a command, the journal has a line with the priority of an error.
+_REPORT = (
+    'if [ -n "$GPUINFRA_ON_FAILURE" ]; '
+    f'then journalctl --user --unit {SERVICE} --lines 50 --no-pager | sh -c "$GPUINFRA_ON_FAILURE"; '
+    'else echo "<3>A scheduled reap failed, so machines may be billed; no GPUINFRA_ON_FAILURE is set"; fi'
+)
 WORKFLOW, PIPELINE = ".github/workflows/gpuinfra.yml", "azure-pipelines-gpuinfra.yml"
 # GitHub delays jobs at full hours, when most schedules start.
 # https://docs.github.com/actions/reference/events-that-trigger-workflows#schedule
@@ -66,7 +73,8 @@ def cron_script(schedule: ReapSchedule) -> str:
     file = shlex.quote(schedule.environment_file)
     return (
         f"PATH={shlex.quote(schedule.search_path)}; export PATH; set -a; [ ! -r {file} ] || . {file}; set +a; "
-        f'said=$({shlex.join(schedule.reap)} 2>&1) || {{ code=$?; printf "%s\\n" "$said"; exit $code; }}'
+        f'said=$({shlex.join(schedule.reap)} 2>&1) || {{ code=$?; printf "%s\\n" "$said"; '
+        '[ -z "$GPUINFRA_ON_FAILURE" ] || printf "%s\\n" "$said" | sh -c "$GPUINFRA_ON_FAILURE"; exit $code; }'
     )
 
 
@@ -77,8 +85,9 @@ def _units(schedule: ReapSchedule) -> dict[str, str]:
         "environment_file": systemd_pattern(schedule.environment_file),
         "path": systemd_value(f"PATH={schedule.search_path}"),
         "command": quote_for_systemd(schedule.reap),
+        "report": quote_for_systemd(["/bin/sh", _REPORT]).partition(" ")[2],
     }
-    return {name: _fill(name, values) for name in (SERVICE, TIMER)}
+    return {name: _fill(name, values) for name in UNITS}
 
 
 def _workflow(schedule: ReapSchedule) -> dict[str, str]:
@@ -86,14 +95,19 @@ def _workflow(schedule: ReapSchedule) -> dict[str, str]:
 
 
 def _pipeline(schedule: ReapSchedule) -> dict[str, str]:
-    more = {"branch": schedule.branch, "connection": schedule.connection}
+    more = {
+        "branch": schedule.branch,
+        "connection": schedule.connection,
+        "plan_connection": schedule.plan_connection,
+    }
     return {PIPELINE: _fill("azure-pipelines.yml", {**_in_repository(schedule, PIPELINE), **more})}
 
 
 def _in_repository(schedule: ReapSchedule, own: str) -> dict[str, str]:
     specs = schedule.specs or "."
     below = "" if specs == "." else f"{specs}/"
-    watched = [own, f"{below}**/*.yaml", f"{below}**/*.yml"]
+    # A spec's holidays can be in a text file.
+    watched = [own, *(f"{below}**/*.{suffix}" for suffix in ("yaml", "yml", "txt"))]
     return {
         "cron": schedule.every.cron(QUIET_MINUTE),
         "package": shlex.quote(schedule.package),

@@ -77,13 +77,15 @@ class ReapSchedule:
     """The requirement that pip installs on CI runners."""
     branch: str = ""
     connection: str = ""
+    plan_connection: str = ""
+    """The service connection for pull requests, which only reads."""
 
     @property
     def reap(self) -> tuple[str, ...]:
         """The `gpuinfra reap` command."""
         words = [*self.program, *(["--sandbox"] if self.sandbox else []), "reap"]
         words += ["--workspace", self.workspace] if self.workspace is not None else []
-        words += ["--specs", self.specs] if self.specs is not None else []
+        words += ["--specs", self.specs, "--require-clean"] if self.specs is not None else []
         words += ["--start"] if self.start else []
         words += ["--delete"] if self.delete else []
         words += ["--grace", self.grace] if self.grace else []

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.views.formatting import counted
-from gpuinfra.views.terminal import complete, harmless, messages
+from gpuinfra.views.terminal import complete, counted, harmless, messages
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -19,20 +18,20 @@ MAX_WIDTH = 100
 MAX_SHOWN = 200
 
 
-def show(diagnostics: Iterable[Diagnostic]) -> None:
+def show(diagnostics: Iterable[Diagnostic], *, names: bool = False) -> None:
     """Print the first diagnostics on standard error, separated by blank lines, and how many more there are."""
     console = messages()
     left = iter(diagnostics)
     for number, diagnostic in enumerate(islice(left, MAX_SHOWN)):
         if number:
             console.print()
-        console.print(render(diagnostic))
+        console.print(render(diagnostic, names=names))
     if more := sum(1 for _ in left):
         console.print(f"\n… and {counted(more, 'more problem')}")
 
 
-def render(diagnostic: Diagnostic) -> Text:
-    """Return summary, location, excerpt, note and help as text."""
+def render(diagnostic: Diagnostic, *, names: bool = False) -> Text:
+    """Return summary, location, excerpt, note and help as text; with `names` also the machine's name."""
     from rich.text import Text
 
     style = "bold red" if diagnostic.severity == "error" else "bold yellow"
@@ -42,6 +41,8 @@ def render(diagnostic: Diagnostic) -> Text:
         gutter = " " * (len(str(span.line)) + 2)
         text.append(f"\n{gutter[1:]}--> ", "blue")
         text.append(f"{harmless(span.file)}:{span.line}:{span.column}")
+        if names and diagnostic.machine:
+            text.append(f", machine {harmless(diagnostic.machine)}")
     if span and span.text:
         _append_excerpt(text, span, gutter, diagnostic.label, style)
     elif diagnostic.label:
@@ -94,7 +95,7 @@ def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
         if span
         else {}
     )
-    words = {"label": diagnostic.label, "note": diagnostic.note, "help": diagnostic.help}
+    words = {"machine": diagnostic.machine, "label": diagnostic.label, "note": diagnostic.note, "help": diagnostic.help}
     return {
         "severity": diagnostic.severity.value,
         "code": diagnostic.code.value,

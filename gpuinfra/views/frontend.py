@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import time
 from collections.abc import Callable
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import typer
 
-from gpuinfra.models.consent import Effect, unknown_runs
-from gpuinfra.models.events import (
+from gpuinfra.models.consent import (
     CommandInterrupted,
     ConsentDetails,
+    Effect,
     Event,
     HostKeyDetails,
     PlanReady,
     Question,
     ReapInterrupted,
+    unknown_runs,
 )
-from gpuinfra.views.formatting import columns
 from gpuinfra.views.progress import ProgressView
-from gpuinfra.views.terminal import harmless, messages
+from gpuinfra.views.terminal import columns, harmless, messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,18 +49,32 @@ class TerminalFrontend(ProgressView):
         """Whether standard input is a terminal and `--json` is not set."""
         return sys.stdin.isatty() and not self._json
 
+    @property
+    def terminal(self) -> dict[str, str]:
+        """The type, size and colours of the terminal, if both streams of a job appear on it."""
+        if self._json or not (self._is_live and sys.stdout.isatty()):
+            return {}
+        width, height = self._console.size
+        given = {name: os.environ[name] for name in ("TERM", "COLORTERM", "NO_COLOR") if os.environ.get(name)}
+        # Programs that find no terminal use these. A job's streams are pipes, so that they stay apart.
+        colours = {} if "NO_COLOR" in given else {"FORCE_COLOR": "1"}
+        # tqdm does not read COLUMNS.
+        sizes = {"COLUMNS": str(width), "LINES": str(height), "TQDM_NCOLS": str(width - 1)}
+        return {**given, **colours, **sizes}
+
     def show(self, event: Event) -> None:
-        from gpuinfra.views import plan, reap, up
+        from gpuinfra.views import plan, reap
+        from gpuinfra.views import plan as plan_view
 
         with self.paused():
             if isinstance(event, PlanReady):
-                plan.show_first(event.plan)
+                plan.show_first(event)
             elif isinstance(event, ReapInterrupted):
                 reap.show_interrupted(event.under_way, event.not_begun)
             elif isinstance(event, CommandInterrupted):
-                up.show_all_interrupted(event)
+                plan_view.show_all_interrupted(event)
             else:
-                up.show_interrupted(event)
+                plan_view.show_interrupted(event)
 
     def confirm(self, question: Question) -> bool:
         """Ask a yes-or-no question. Raises typer.Abort at the end of the input."""
@@ -68,11 +84,12 @@ class TerminalFrontend(ProgressView):
 
     def ask_choice(self, question: str, default: str, is_over: Callable[[], bool]) -> str | None:
         """Return the first letter of the answer, the default after two minutes, or None as soon as `is_over`."""
-        try:
-            with self.paused():
+        with self.paused():
+            try:
                 return _ask_until(question, default, is_over)
-        except (typer.Abort, KeyboardInterrupt):  # a second Ctrl-C, or the terminal is closed
-            return default
+            except (typer.Abort, KeyboardInterrupt):  # a second Ctrl-C, or the terminal is closed
+                typer.echo(err=True)
+                return default
 
     def ask_password(self, prompt: str) -> str:
         """Ask for a password without echoing it."""
@@ -96,7 +113,7 @@ def _show_details(question: Question) -> None:
 
 
 def _ask_until(question: str, default: str, is_over: Callable[[], bool]) -> str | None:
-    typer.echo(f"{question} [{default}]: ", err=True, nl=False)
+    typer.echo(f"{_wrapped(question)} [{default}]: ", err=True, nl=False)
     ends = time.monotonic() + ANSWER_SECONDS
     # A terminal is readable after a complete line.
     while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
@@ -113,6 +130,12 @@ def _ask_until(question: str, default: str, is_over: Callable[[], bool]) -> str 
     if not line:
         raise typer.Abort
     return line.strip().lower()[:1] or default
+
+
+def _wrapped(text: str) -> str:
+    """Return lines that fit the terminal; what does not fit continues below the text of a choice."""
+    width = messages().width
+    return "\n".join(fill(line, width, subsequent_indent=" " * 5) if line else line for line in text.split("\n"))
 
 
 CONSENT_HEADINGS = {

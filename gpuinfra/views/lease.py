@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuinfra.models.stay import Reason
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import columns, cost, duration, per_hour, timestamp
-from gpuinfra.views.terminal import messages, results
+from gpuinfra.views.terminal import columns, cost, duration, harmless, messages, per_hour, results, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,9 +43,13 @@ def _rows(state: LeaseState) -> Iterator[tuple[str, str]]:
         yield "off", f"a lease of {state.lease} starts at power-on"
     else:
         yield "off at", _end(state)
+        if machine.purpose:
+            yield "on for", harmless(machine.purpose.words)
         yield machine.power_state, f"since {timestamp(machine.since)}"
         yield "lease", f"{state.lease} from power-on, renewed while a run is active"
-    yield "idle", f"off after {state.idle} with no job, no login and an idle GPU"
+    held = machine.purpose is not None and machine.purpose.reason is Reason.FAILED_JOB
+    not_before = ", but not during the look at the failed job" if held else ""
+    yield "idle", f"off after {state.idle} with no job, no login and an idle GPU{not_before}"
     if state.hours:
         yield "hours", state.hours
     if state.cap:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Severity
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import counted
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.terminal import counted, harmless, messages, results
 
 if TYPE_CHECKING:
     from gpuinfra.lint.fix import LintResult

@@ -1,23 +1,37 @@
-"""Plans: one line per difference, and the cost."""
+"""Plans: one line per difference, and the cost; the results of `up`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.models.plan import Action, Power
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.base import format_duration
+from gpuinfra.models.consent import CommandInterrupted, Interrupted, PlanReady
+from gpuinfra.models.plan import Action, Kind, Power
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import can_show, columns, cost, per_hour
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.terminal import (
+    can_show,
+    columns,
+    cost,
+    counted,
+    harmless,
+    messages,
+    per_hour,
+    results,
+    sandbox_option,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from gpuinfra.diagnostics import Diagnostic
-    from gpuinfra.models.plan import Change, Difference, Plan, Price, RejectedCandidate
+    from gpuinfra.models.inventory import PlanReport, Total, UnmanagedResource
+    from gpuinfra.models.plan import Change, Difference, Plan, Price, RejectedCandidate, ResolvedJob
+    from gpuinfra.models.target import UpResult
 
 MARKS = {Action.ADD: "+", Action.CHANGE: "~", Action.REPLACE: "±", Action.DESTROY: "-"}
 PLAIN_MARKS = {**MARKS, Action.REPLACE: "-/+"}
@@ -26,43 +40,125 @@ POWERS = {Power.START: "power: deallocated -> running", Power.DEALLOCATE: "power
 DONE = {Action.ADD: "added", Action.CHANGE: "changed", Action.REPLACE: "replaced", Action.DESTROY: "destroyed"}
 
 
-def show(plans: Sequence[Plan], diagnostics: Sequence[Diagnostic] = (), *, json: bool, applied: bool = False) -> None:
-    """Print plans, or summaries of applied plans, on stdout; rejected candidates, notes and problems on stderr."""
+def show(report: PlanReport, diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:
+    """Print plans, what is in no spec, and totals on stdout; rejected candidates, notes and problems on stderr."""
+    plans = report.plans
     if json:
         payload: dict[str, Any] = {"plans": [plan.as_json() for plan in plans]} if plans or not diagnostics else {}
-        payload |= diagnostics_view.as_payload(diagnostics)
-        json_output.show({**payload, "applied": True} if applied else payload)
+        if report.totals:
+            payload["unmanaged"] = [each.as_json() for each in report.unmanaged]
+            payload["totals"] = report.totals.as_json()
+        payload |= {"notes": list(report.notes)} if report.notes else {}
+        payload |= {"simulated": True} if report.simulated else {}
+        json_output.show(payload | diagnostics_view.as_payload(diagnostics))
         return
     console = results()
     for number, plan in enumerate(plans):
         if number:
             console.print()
-        if len(plans) > 1:
+        if report.totals:
             console.print(f"{harmless(plan.name)}:", style="bold")
         show_passed(plan.rejected)
-        for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS, applied=applied):
+        for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
+            console.print(line)
+        for line in job_lines(plan.job) if plan.job else ():
             console.print(line)
         _show_notes(plan.notes)
-    if not applied and len(plans) > 1:
-        console.print(f"\n{_total(plans)}", style="bold")
-    diagnostics_view.show(diagnostics)
+    for line in [*unmanaged_lines(report.unmanaged, simulated=report.simulated), *_totals(report)]:
+        console.print(line)
+    _show_notes(report.notes)
+    diagnostics_view.show(diagnostics, names=bool(report.totals))
 
 
-def _total(plans: Sequence[Plan]) -> str:
-    """Return the sum of the prices of several plans."""
-    hourly = [plan.price.per_hour for plan in plans if plan.candidate or plan.price.per_hour is not None]
-    monthly = [plan.price.residue_per_month for plan in plans]
-    least = "at least " if None in hourly or None in monthly else ""
-    return (
-        f"All {len(plans)} machines: {least}{per_hour(sum(each or 0.0 for each in hourly))} an hour while on; "
-        f"about {cost(sum(each or 0.0 for each in monthly))} a month for disks and addresses while off."
-    )
+def show_applied(plans: Sequence[Plan]) -> None:
+    """Print the summaries of applied plans on stdout, and rejected candidates and notes on stderr."""
+    console = results()
+    for plan in plans:
+        show_passed(plan.rejected)
+        for line in render(plan, applied=True):
+            console.print(line)
+        _show_notes(plan.notes)
 
 
-def show_first(plan: Plan) -> None:
+def job_lines(job: ResolvedJob) -> Iterator[Text]:
+    """Yield the lines about the job that `run` would run: names of secrets, no values."""
+    from rich.text import Text
+
+    rows = [("command", line) for line in job.title.splitlines()] or [("command", "the one that you name")]
+    if job.problem:
+        rows = [("problem", job.problem)]
+    rows.append(("environment", _environment(job) if not job.problem else ""))
+    rows.append(("gpu", "required" if job.needs_gpu else ""))
+    rows += [("env", f"{name}={value}") for name, value in job.variables.items()]
+    missing = dict.fromkeys(job.missing_secrets, " (no value here)")
+    rows.append(("secrets", ", ".join(f"{name}{missing.get(name, '')}" for name in job.secrets)))
+    rows.append(("outputs", ", ".join(job.outputs)))
+    rows.append(("ports", ", ".join(f"{name} {port}" for name, port in job.ports.items())))
+    rows.append(("timeout", format_duration(timedelta(seconds=job.timeout)) if job.timeout else ""))
+    if job.keep_on_failure:
+        rows.append(("on failure", f"on for {format_duration(timedelta(seconds=job.keep_on_failure))}, for a look"))
+    yield Text(f"\nJob on {harmless(job.target)}, for `gpuinfra run`:", "bold")
+    before = ""
+    for label, words in rows:
+        if words:
+            style = "bold red" if label == "problem" else "dim"
+            yield Text(f"  {'' if label == before else label:<12} ", style).append(harmless(words), "")
+            before = label
+
+
+def _environment(job: ResolvedJob) -> str:
+    place = f"an image built from {job.dockerfile}" if job.dockerfile else job.image
+    if job.packages:
+        return f"{place or 'a Python environment'}, with the packages of {job.packages}"
+    return place or "the machine's own Python"
+
+
+def unmanaged_lines(found: Sequence[UnmanagedResource], *, simulated: bool) -> Iterator[Text]:
+    """Yield lines for each resource that is in no spec: what it costs, why, and what ends it."""
+    from rich.text import Text
+
+    if found:
+        yield Text("\nIn no spec (simulated):" if simulated else "\nIn no spec:", "bold")
+    for each in found:
+        hourly = "unknown price" if each.per_hour is None else f"{per_hour(each.per_hour)}/h while on"
+        facts = [each.power_state, each.size, hourly] if each.ref.kind is Kind.VM else []
+        if each.per_month is not None:
+            facts.append(f"{cost(each.per_month)} a month")
+        style = "" if each.command is None else "yellow"
+        yield Text("  ").append(harmless(f"{each.ref}, group {each.ref.group}"), style)
+        yield Text(f"    {harmless(', '.join(fact for fact in facts if fact))}")
+        yield Text(f"    {harmless(each.cause)}")
+        if each.command:
+            yield Text(f"    end it: `{harmless(each.command)}`")
+
+
+def _totals(report: PlanReport) -> Iterator[Text]:
+    from rich.text import Text
+
+    totals = report.totals
+    if totals is None:
+        return
+    mark = " (simulated)" if report.simulated else ""
+    yield Text(f"\n{'All ' if totals.machines > 1 else ''}{counted(totals.machines, 'machine')}{mark}:", "bold")
+    rows = [
+        ("now", f"{_sum(totals.now, per_hour)} an hour"),
+        ("all on", f"{_sum(totals.on, per_hour)} an hour"),
+        ("worst case", f"{_sum(totals.worst, cost)}, if each stays on until its lease ends"),
+        ("all off", f"about {_sum(totals.off, cost)} a month for disks and addresses"),
+    ]
+    yield from (Text(f"  {line}") for line in columns(rows))
+
+
+def _sum(total: Total, shown: Callable[[float], str]) -> str:
+    return f"{'' if total.is_complete else 'at least '}{shown(total.amount)}"
+
+
+def show_first(ready: PlanReady) -> None:
     """Print a plan with its price on stderr, before it is applied."""
     console = messages()
-    for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
+    if ready.is_one_of_many:
+        console.print(f"\n{harmless(ready.plan.name)}:", style="bold")
+    for line in render(ready.plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
         console.print(line)
 
 
@@ -75,12 +171,14 @@ def render(plan: Plan, marks: dict[Action, str] = MARKS, *, applied: bool = Fals
         return
     yield from _changes(plan, marks)
     if plan.is_empty:
-        yield Text("No changes: Azure matches the file.", "bold")
+        yield Text(_no_changes(plan), "bold")
     else:
         yield Text()
         yield Text(_summary(plan, applied=False), "bold")
+    if not plan.is_empty and not plan.differs:
+        yield Text(_as_designed(plan), "bold")
     if plan.candidate or plan.price.per_hour is not None:
-        yield Text(_price(plan.price))
+        yield Text(_price(plan.price, simulated=plan.simulated))
 
 
 def show_passed(passed: Sequence[RejectedCandidate]) -> None:
@@ -148,15 +246,29 @@ def _summary(plan: Plan, *, applied: bool) -> str:
     return f"Plan: {', '.join(f'{plan.count(action)} to {action}' for action in Action)}."
 
 
-def _price(price: Price) -> str:
+def _no_changes(plan: Plan) -> str:
+    if plan.power_state or plan.wants_running:
+        return "No changes: Azure matches the file."
+    return f"No changes: {harmless(plan.name)} does not exist, and `power: deallocated` does not create it."
+
+
+def _as_designed(plan: Plan) -> str:
+    name = harmless(plan.name)
+    if plan.power_state is None:
+        return f"{name} does not exist, as designed: `afterRun: delete`. `up` creates it."
+    return f"{name} is off, as designed; otherwise Azure matches the file. `up` starts it."
+
+
+def _price(price: Price, *, simulated: bool) -> str:
     residue = price.residue_per_month
+    head = "Price (simulated)" if simulated else "Price"
     if price.per_hour is None and residue is None:
-        return "Price: unknown."
+        return f"{head}: unknown."
     on = "unknown while on" if price.per_hour is None else f"{per_hour(price.per_hour)} an hour while on"
     if price.list_of:
         on += f" (from gpuinfra's price list of {price.list_of}; no other price is known)"
     off = "unknown" if residue is None else f"about {cost(residue)} a month"
-    return f"Price: {on}; {off} for disk and address while off."
+    return f"{head}: {on}; {off} for disk and address while off."
 
 
 def _show_notes(notes: Sequence[str]) -> None:
@@ -169,3 +281,69 @@ def _say(console: Console, word: str, text: str) -> None:
     from rich.text import Text
 
     console.print(Text.assemble((word, "bold cyan"), f": {harmless(text)}"))
+
+
+def show_up(brought: Sequence[UpResult], diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:
+    """Print each machine, then problems; or everything as one JSON object."""
+    if json:
+        payload = {"machines": [each.as_json() for each in brought]} if brought or not diagnostics else {}
+        json_output.show({**payload, **diagnostics_view.as_payload(diagnostics)})
+        return
+    for number, each in enumerate(brought):
+        if number:
+            results().print()
+        _show(each)
+    diagnostics_view.show(diagnostics)
+
+
+def _show(brought: UpResult) -> None:
+    show_applied([brought.plan])
+    console, target = results(), brought.target
+    if target is None:
+        console.print(f"{brought.plan.name} is off, as its spec says.")
+        return
+    place = brought.plan.candidate
+    price = "" if brought.plan.price.per_hour is None else f", {per_hour(brought.plan.price.per_hour)}/h"
+    simulated = " (simulated)" if brought.simulated else ""
+    console.print(f"{harmless(target.machine)} is running{simulated}: {place}{price}")
+    console.print(f"  address     {target.username}@{target.address} port {target.port}")
+    if brought.gpu:
+        said = "simulated" in brought.gpu.summary
+        mark = " (simulated)" if brought.gpu.simulated and not said else ""
+        console.print(f"  GPU         {harmless(brought.gpu.summary)}{mark}")
+    if brought.lease_until:
+        console.print(f"  lease       until {timestamp(brought.lease_until)}")
+    if brought.agent not in {None, "armed"}:
+        console.print(f"  agent       cannot switch it off: see `gpuinfra doctor {target.machine}`")
+    for file in brought.files:
+        console.print(f"  wrote       {harmless(file)}")
+    where = sandbox_option(simulated=brought.simulated)
+    messages().print(f"Next: `gpuinfra ssh {target.machine}{where}`; `gpuinfra down {target.machine}{where}` when done")
+
+
+def show_all_interrupted(event: CommandInterrupted) -> None:
+    """Print the state of each machine after Ctrl-C, and what to run next."""
+    console = messages()
+    console.print("interrupted; in Azure:")
+    rows = [
+        (each.name, each.power, f"{per_hour(each.per_hour)}/h" if each.power == "on" else "") for each in event.machines
+    ]
+    for line in columns(rows):
+        console.print(f"  {line}")
+    console.print(f"help: {harmless(event.help)}")
+
+
+def show_interrupted(event: Interrupted) -> None:
+    """Print what exists after Ctrl-C, when Azure stops the machine, and what to run next."""
+    console = messages()
+    if event.resources is None:
+        console.print("interrupted; Azure did not say what exists")
+    elif event.resources:
+        console.print(f"interrupted; in Azure exists: {harmless(', '.join(event.resources))}")
+    else:
+        console.print("interrupted; nothing exists in Azure")
+        return
+    if event.stops:
+        console.print(f"the machine is billed while it is on; Azure's schedule stops it at {timestamp(event.stops)}")
+    remove = f"gpuinfra down {event.name} --delete{sandbox_option(simulated=event.simulated)}"
+    console.print(f"help: run the same command again to continue, or `{remove}` to remove everything")

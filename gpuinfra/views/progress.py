@@ -1,4 +1,4 @@
-"""Progress on standard error: live lines on a terminal, plain lines elsewhere."""
+"""Progress on standard error: a line per step, live on a terminal and plain elsewhere."""
 
 from __future__ import annotations
 
@@ -6,23 +6,167 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from threading import Event, RLock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from gpuinfra.views.formatting import can_show, duration
-from gpuinfra.views.step import FRAMES_PER_SECOND, MARKS, PLAIN_MARKS, Step, TransferProgress, render
-from gpuinfra.views.terminal import harmless, messages
+from gpuinfra.views.terminal import byte_size, can_show, cost, duration, harmless, messages, size_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
+    from gpuinfra.models.run import LiveStatus
+
+# The rate is smoothed over this time, so that it follows the network without flickering.
+MEMORY_SECONDS = 3.0
+MIN_SECONDS = 0.1
+BAR_WIDTH = 12
+
+
+class TransferProgress:
+    """The bytes of one step. Any thread may assign `counts`; only the display calls the methods."""
+
+    def __init__(self, now: float, done: int, total: int | None) -> None:
+        self.counts = (done, total)
+        # Bytes that were there at the start, as of a resumed upload, do not count as speed.
+        self._seen, self._at = done, now
+        self._rate: float | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        done, total = self.counts
+        return total is not None and done >= total
+
+    @property
+    def has_total(self) -> bool:
+        return self.counts[1] is not None
+
+    def look(self, now: float) -> None:
+        done, elapsed = self.counts[0], now - self._at
+        if done < self._seen:  # it restarted
+            self._seen, self._at, self._rate = done, now, None
+        elif elapsed >= MIN_SECONDS:
+            rate, weight = (done - self._seen) / elapsed, 1 - math.exp(-elapsed / MEMORY_SECONDS)
+            self._rate = rate if self._rate is None else self._rate + weight * (rate - self._rate)
+            self._seen, self._at = done, now
+
+    def bar(self, full: str, empty: str) -> str:
+        cells = math.floor(self._share * BAR_WIDTH)
+        return full * cells + empty * (BAR_WIDTH - cells)
+
+    def parts(self) -> list[str]:
+        """Return `42 %`, `12.0/28.6 MiB`, `3.1 MiB/s`, `5 s left`, as far as known."""
+        done, total = self.counts
+        found = [f"{math.floor(self._share * 100)} %", _both(done, total)] if total is not None else [byte_size(done)]
+        if self._rate is not None and not self.is_whole:
+            found.append(f"{byte_size(self._rate)}/s")
+            if total is not None and self._rate >= 1:
+                found.append(f"{duration(math.ceil((total - done) / self._rate))} left")
+        return found
+
+    @property
+    def _share(self) -> float:
+        done, total = self.counts
+        return min(1.0, max(0.0, done / total)) if total else 1.0
+
+
+def _both(done: int, total: int) -> str:
+    unit = size_unit(total)
+    return f"{done / unit[1]:.1f}/{total / unit[1]:.1f} {unit[0]}" if unit else f"{done}/{total} B"
+
+
+FRAMES_PER_SECOND = 10
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The characters for each state."""
+
+    done: str
+    failed: str
+    unfinished: str
+    more: str
+    spinner: str
+    full: str
+    empty: str
+
+
+MARKS = Marks("✓", "✗", "•", "…", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─")
+PLAIN_MARKS = Marks("+", "x", "-", "", "|/-\\", "#", "-")
+
+
+@dataclass(eq=False)
+class Step:
+    """A step and its state. Its texts are safe to print."""
+
+    name: str
+    doing: str
+    started: float
+    ended: float | None = None
+    failed: bool = False
+    amount: TransferProgress | None = None
+    amount_due: float = 0.0
+    """When plain output may report the amount again."""
+    said_whole: bool = False
+
+
+def render(step: Step, marks: Marks, now: float, *, is_live: bool, width: int) -> Text:
+    """Return the step's line for a terminal."""
+    from rich.text import Text
+
+    taken = duration(int(now - step.started))
+    if step.ended is not None:
+        mark = (marks.failed, "bold red") if step.failed else (marks.done, "green")
+        taken = duration(step.ended - step.started, exact=True)
+    elif is_live:
+        mark = (marks.spinner[int(now * FRAMES_PER_SECOND) % len(marks.spinner)], "cyan")
+        if step.amount:
+            step.amount.look(now)
+            return _render_amount(step, step.amount, marks, mark, taken, width)
+    else:
+        mark = (marks.unfinished, "yellow")
+    # The time comes first: the text of a failure can be long.
+    return Text.assemble(mark, f" {step.name:<28} ", (f"{taken:>12}", "dim"), f"  {step.doing}")
+
+
+def _render_amount(
+    step: Step, amount: TransferProgress, marks: Marks, mark: tuple[str, str], taken: str, width: int
+) -> Text:
+    """Return a line with a bar instead of the time, without padding if the terminal is narrow."""
+    from rich.text import Text
+
+    bar = amount.bar(marks.full, marks.empty) if amount.has_total else taken
+    words = f"  {'  '.join(amount.parts())}"
+    text = Text.assemble(mark, f" {step.name:<28} ", (f"{bar:>12}", "cyan"), words)
+    if text.cell_len >= width:
+        text = Text.assemble(mark, f" {step.name}  ", (bar, "cyan"), words)
+    return text.append(f"  {step.doing}")
+
+
+def render_status(status: LiveStatus, marks: Marks, now: float) -> Text:
+    """Return the live line of a job that prints nothing: what matters most comes first."""
+    from rich.text import Text
+
+    words = [harmless(status.run), duration(int(status.seconds))]
+    if status.gpu:
+        words.append(f"GPU {status.gpu.utilization:.0f} %")
+        if status.gpu.memory_mib is not None:
+            words.append(byte_size(status.gpu.memory_mib << 20))
+    if status.cost_usd is not None:
+        words.append(f"{cost(status.cost_usd)}{' (simulated)' if status.simulated else ''}")
+    mark = (marks.spinner[int(now * FRAMES_PER_SECOND) % len(marks.spinner)], "cyan")
+    return Text.assemble(mark, " ", ("  ".join(words), "dim"))
+
+
 # The shortest time between two plain lines about one transfer.
 AMOUNT_SECONDS = 5.0
 # After this long without output from the job, the live lines appear again.
 SILENT_SECONDS = 1.0
+# A step that takes longer is worth a line.
+BRIEF_SECONDS = 5.0
 
 
 class ProgressView:
@@ -35,6 +179,8 @@ class ProgressView:
         self._console = console or messages()
         self._clock = clock
         self._is_live = not plain and _is_lively(self._console)
+        self.is_brief = False
+        """Whether short steps that succeed leave no line on a terminal."""
         self._marks = MARKS if can_show(self._console, "✓✗•…⠋━─") else PLAIN_MARKS
         self._lines: list[Step] = []
         # Running steps by name, for a fast lookup: transfers report often.
@@ -45,6 +191,7 @@ class ProgressView:
         self._aside_since: float | None = None
         self._is_midline = False
         self._unflushed: BinaryIO | None = None
+        self._read_status: Callable[[], LiveStatus | None] | None = None
         # Guards the state above and all output. Reentrant: a signal handler may run in the thread that holds it.
         self._lock = RLock()
         # Held while other code prints or asks: one question at a time. Threads that report steps do not wait for it.
@@ -74,7 +221,8 @@ class ProgressView:
             for line in rest:
                 if line.ended is None:
                     line.doing = f"{line.doing}, not finished"
-                self._print_line(line)
+                if not self._is_passed_over(line):
+                    self._print_line(line)
         if self._ticker:
             self._ticker.join()
 
@@ -181,6 +329,18 @@ class ProgressView:
         with self._lock:
             self._print(text)
 
+    @property
+    def shows_status(self) -> bool:
+        """Whether there is a terminal for live lines."""
+        return self._is_live
+
+    def set_status(self, read: Callable[[], LiveStatus | None] | None) -> None:
+        """Show a live line about the running job, while nothing else is printed. It never stays on the screen."""
+        with self._lock:
+            self._read_status = read
+            if self._live:
+                self._live.refresh()
+
     def _finish(self, step: str, outcome: str, *, failed: bool) -> None:
         with self._lock:
             line = self._line(step)
@@ -189,9 +349,14 @@ class ProgressView:
             settled = self._settled()
             with suppress(OSError), self._console:  # in one go, so that no line is seen twice
                 for each in settled:
-                    self._print_line(each)
+                    if not self._is_passed_over(each):
+                        self._print_line(each)
                 if self._live:
                     self._live.refresh()
+
+    def _is_passed_over(self, line: Step) -> bool:
+        is_short = line.ended is not None and line.ended - line.started < BRIEF_SECONDS
+        return self._is_live and self.is_brief and is_short and not line.failed
 
     def _line(self, step: str) -> Step:
         if step not in self._running:
@@ -222,7 +387,8 @@ class ProgressView:
 
     def _is_silent(self) -> bool:
         """Return whether the job has been silent long enough to show live lines again."""
-        if self._aside_since is None or self._is_midline or not self._lines or self._held is not None:
+        has_lines = bool(self._lines or self._read_status)
+        if self._aside_since is None or self._is_midline or not has_lines or self._held is not None:
             return False
         return self._clock() - self._aside_since >= SILENT_SECONDS
 
@@ -259,6 +425,8 @@ class ProgressView:
         if self._wait and self._wait[1] > now:
             seconds = math.ceil(self._wait[1] - now)
             texts.append(Text(f"  waiting {duration(seconds)}: {self._wait[0]}", "yellow"))
+        if status := self._read_status() if self._read_status else None:
+            texts.append(render_status(status, self._marks, now))
         for text in texts:
             text.truncate(width - 1, overflow="ellipsis" if self._marks.more else "crop")
         return Text("\n", no_wrap=True).join(texts)

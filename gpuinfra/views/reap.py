@@ -6,19 +6,28 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from gpuinfra.models.plan import Kind
 from gpuinfra.models.reap import ReapAction
 from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
-from gpuinfra.views.formatting import cost, counted, sandbox_option, timestamp
-from gpuinfra.views.terminal import complete_command, harmless, messages, results
+from gpuinfra.views.terminal import (
+    complete_command,
+    cost,
+    counted,
+    harmless,
+    messages,
+    results,
+    sandbox_option,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gpuinfra.models.reap import Orphan, ReapDecision, ReapFailure, ReapResult
+    from gpuinfra.models.reap import Orphan, ReapDecision, ReapFailure, ReapResult, SpecSource
 
 LABEL_WIDTH = 14
-_LOUD = {"left", "UNTAGGED", "UNRECOGNISED"}
+_LOUD = {"left", "NOT DELETED", "UNTAGGED", "UNRECOGNISED"}
 _DONE = {ReapAction.STOP: "stopped", ReapAction.DELETE: "deleted", ReapAction.START: "started"}
 
 
@@ -36,6 +45,8 @@ def show(reaped: ReapResult, *, json: bool) -> None:
         console.print(_line(label, words))
     for failure in reaped.failed:
         console.print(_failure(failure, simulated=reaped.simulated))
+    if reaped.specs:
+        messages().print(harmless(_specs(reaped.specs)))
     for note in reaped.notes:
         messages().print(f"note: {harmless(note)}")
     done = "nothing to do" if reaped.did_nothing else _summary(reaped)
@@ -59,7 +70,6 @@ def show_interrupted(under_way: Sequence[str], not_begun: Sequence[str]) -> None
 
 def _lines(reaped: ReapResult) -> Iterator[tuple[str, str]]:
     where = sandbox_option(simulated=reaped.simulated)
-    adopt = complete_command(f"gpuinfra up --adopt SPEC{where}")
     if reaped.dry_run:
         for ended in (*reaped.stopped, *reaped.deleted):
             yield _would(ended.verdict.action), _named(ended.verdict)
@@ -70,9 +80,38 @@ def _lines(reaped: ReapResult) -> Iterator[tuple[str, str]]:
         would = verdict.would or ReapAction.STOP
         yield "protected", f"{verdict.name} would be {_DONE[would]}: {verdict.cause}"
     for verdict in reaped.kept:
-        yield "off", f"{_named(verdict)}; to remove it: {_delete(verdict.name, where)}"
+        if not verdict.not_deleted:
+            yield "off", f"{_named(verdict)}; to remove it: {_delete(verdict.name, where)}"
     for orphan in reaped.orphans:
-        yield _orphan(orphan, where, dry_run=reaped.dry_run)
+        if not orphan.not_deleted:
+            yield _orphan(orphan, where, dry_run=reaped.dry_run)
+    yield from _not_deleted(reaped, where)
+    yield from _strangers(reaped, where)
+
+
+def _specs(source: SpecSource) -> str:
+    checked_out = "" if source.is_default else f"; {source.checked_out} is checked out"
+    dirty = f"; not committed: {', '.join(source.dirty)}" if source.dirty else ""
+    return f"specs: {source}{checked_out}{dirty}"
+
+
+def _not_deleted(reaped: ReapResult, where: str) -> Iterator[tuple[str, str]]:
+    for each in reaped.not_deleted:
+        what = each.name if each.ref.kind is Kind.VM else f"{each.ref} of {each.name}"
+        start = f"az vm start --resource-group {quote(each.ref.group)} --name {quote(each.name)}"
+        # Pasted as it is, it would go to the real Azure.
+        cloud = ", with `az` set up for the sandbox" if reaped.simulated else ""
+        ask = (
+            f"`{start}`{cloud}, then `{_delete(each.name, where)}` asks the machine; "
+            if each.ref.kind is Kind.VM
+            else ""
+        )
+        unseen = complete_command(f"gpuinfra down {quote(each.name)} --delete --yes{where}")
+        yield "NOT DELETED", f"{what}: {each.cause}; {each.not_deleted}; {ask}`{unseen}` deletes its disk unseen"
+
+
+def _strangers(reaped: ReapResult, where: str) -> Iterator[tuple[str, str]]:
+    adopt = complete_command(f"gpuinfra up --adopt SPEC{where}")
     for each in reaped.untagged:
         state = f"{each.power} and billed" if each.is_billed else each.power
         yield "UNTAGGED", f"{each.ref.name} in group {each.ref.group} is {state}; {adopt}"
@@ -143,6 +182,8 @@ def _summary(reaped: ReapResult) -> str:
     removed = len(going) if reaped.dry_run else sum(orphan.removed for orphan in going)
     if removed:
         counts.append(f"{counted(removed, 'leftover')} {to_be}removed")
+    if reaped.not_deleted:
+        counts.append(f"{len(reaped.not_deleted)} not deleted")
     if reaped.failed:
         counts.append(f"{len(reaped.failed)} failed")
     if billed := sum(each.is_billed for each in reaped.untagged):

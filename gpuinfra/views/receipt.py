@@ -6,16 +6,27 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuinfra.models.receipt import OFF_BEFORE, OffProof
+from gpuinfra.models.stay import Reason
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import cost, duration, per_hour, timestamp
-from gpuinfra.views.terminal import complete_command, harmless, results
+from gpuinfra.views.terminal import (
+    complete_command,
+    cost,
+    duration,
+    harmless,
+    per_hour,
+    results,
+    timestamp,
+    width_of,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.receipt import Receipt, Residue
+    from gpuinfra.models.stay import Stay
 
 LABEL_WIDTH = 12
 HOW = {
@@ -34,17 +45,17 @@ def show(receipts: Sequence[Receipt], diagnostics: Sequence[Diagnostic] = (), *,
     for number, receipt in enumerate(receipts):
         if number:
             console.print()
-        console.print(render(receipt))
+        console.print(render(receipt, width_of(console)))
     diagnostics_view.show(diagnostics)
 
 
-def render(receipt: Receipt) -> Text:
+def render(receipt: Receipt, width: int | None = None) -> Text:
     """Return a receipt as text."""
     text = _heading(receipt)
     for label, words in _facts(receipt):
-        is_loud = label in {"left", "run"} and not receipt.is_proof
+        is_loud = label in {"left", "run"} and not receipt.is_proof and receipt.stay is None
         text.append(f"\n  {label.ljust(LABEL_WIDTH)}", "bold red" if is_loud else "dim")
-        text.append(harmless(words), "bold" if is_loud else "")
+        text.append(wrapped(harmless(words), width, LABEL_WIDTH + 2), "bold" if is_loud else "")
     return text
 
 
@@ -53,6 +64,10 @@ def _heading(receipt: Receipt) -> Text:
 
     name = harmless(receipt.name)
     simulated = " (simulated)" if receipt.simulated else ""
+    if receipt.stay:
+        on = "is billed" if receipt.stay.is_ended else "nothing in Azure ends it"
+        what = f"{name} stays on for {receipt.stay.purpose.words}, and {on}{simulated}"
+        return Text(harmless(what), "bold yellow" if receipt.stay.is_ended else "bold red")
     if receipt.verified is None:
         return Text(f"NOT VERIFIED: {name} may still be on and billed{simulated}", "bold red")
     if receipt.left and not receipt.deletes:
@@ -78,13 +93,50 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield "on", f"since {timestamp(receipt.billed_from)}"
     if receipt.cost is not None:
         simulated = "simulated, " if receipt.simulated else ""
-        least = "" if receipt.verified else "at least "
-        yield "cost", f"{least}{cost(receipt.cost)} ({simulated}list price, {per_hour(receipt.price_per_hour)} an hour)"
+        until = "" if receipt.verified or receipt.stay else ", if it was on until then"
+        so_far = " so far" if receipt.stay else ""
+        price = f"({simulated}list price, {per_hour(receipt.price_per_hour)} an hour)"
+        yield "cost", f"{cost(receipt.cost)}{so_far} {price}{until}"
     yield from _saved(receipt)
     for label, names in (("deleted", receipt.deleted), ("kept", receipt.kept), ("left", receipt.left)):
         yield from ((label if not number else "", name) for number, name in enumerate(names))
     yield from _residue(receipt)
-    yield from _proof(receipt)
+    yield from _stay(receipt, receipt.stay) if receipt.stay else _proof(receipt)
+
+
+def _stay(receipt: Receipt, stay: Stay) -> Iterator[tuple[str, str]]:
+    """Yield when a machine that stays on goes off, what that costs at most, and what the user can do until then."""
+    ends = list(_ends(stay))
+    yield from (("goes off" if not number else "", words) for number, words in enumerate(ends))
+    if stay.after_run == "delete":
+        yield "", "its agent deletes nothing: its disk and address stay"
+    *look, end = map(complete_command, receipt.next_commands)
+    yield from (("look" if not number else "", words) for number, words in enumerate((*look, *stay.places)))
+    yield "end it now", end
+
+
+def _ends(stay: Stay) -> Iterator[str]:
+    """Yield what ends a machine that stays on without a client, when, and what it costs until then."""
+    is_after_job = stay.purpose.reason is Reason.JOB and stay.after_run != "keep"
+    most = "" if stay.most is None else f": at most {cost(stay.most)} more"
+    lacks = "its guest agent lacks its role"
+    if not stay.is_ended:
+        yield f"not by itself: it has no schedule, and {lacks}"
+        return
+    if not stay.has_agent:
+        early = ", even if the job ends before" if is_after_job else ""
+        yield f"{timestamp(stay.backstop)}, by Azure's schedule{early}, because {lacks}{most}"
+        return
+    if is_after_job:
+        failed = f", {duration(stay.keep_on_failure)} later if it fails" if stay.keep_on_failure else ""
+        yield f"when the job has finished{failed}, by its guest agent"
+    elif stay.purpose.reason is Reason.JOB:
+        yield "when it is idle after the job, by its guest agent"
+    last = " at the latest" if stay.purpose.reason is Reason.JOB else ""
+    price = "" if stay.cost is None else f": {'at most ' if last or not stay.backstop else ''}{cost(stay.cost)} more"
+    yield f"{timestamp(stay.until)}{last}, by its guest agent{price}"
+    if stay.backstop:
+        yield f"{timestamp(stay.backstop)}, by Azure's schedule if the agent cannot{most}"
 
 
 def _saved(receipt: Receipt) -> Iterator[tuple[str, str]]:

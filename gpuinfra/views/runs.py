@@ -1,4 +1,4 @@
-"""Runs: a table, or all details of one."""
+"""Runs: a table, all details of one, or its outputs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,37 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.run import RunState, unheard_hint
+from gpuinfra.models.target import GpuFacts
+from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, Cell, byte_size, cost, counted, duration, table, timestamp
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.terminal import (
+    UNKNOWN,
+    Cell,
+    byte_size,
+    columns,
+    cost,
+    counted,
+    duration,
+    harmless,
+    messages,
+    results,
+    table,
+    timestamp,
+    width_of,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.text import Text
 
-    from gpuinfra.models.outputs import FileDifference
-    from gpuinfra.models.run import GpuUsage, Outputs, Run
+    from gpuinfra.models.run import FileDifference, GpuUsage, KeptFile, Outputs, Run, RunOutputs
 
 HEADER = ("ID", "STATE", "TARGET", "SCRIPT", "STARTED", "TIME", "EXIT", "GPU", "COST")
+# GPU, started, target, cost, exit code, time, script: left out first if the table does not fit.
+LEAST = (7, 4, 2, 8, 6, 5, 3)
 STYLES = {
     RunState.PREPARING: "yellow",
     RunState.RUNNING: "cyan",
@@ -34,6 +50,8 @@ STYLES = {
 }
 LABEL_WIDTH = 15
 LOUD = {"warning", "GPU unused"}
+# To be copied from the terminal, so not wrapped.
+COMMANDS = {"command", "follow", "fetch"}
 NEVER_USED = "the GPU was never used"
 
 
@@ -53,7 +71,8 @@ def show(
     if not runs:
         messages().print("no runs yet; `gpuinfra submit` starts one")
         return
-    results().print(render(runs, now))
+    console = results()
+    console.print(render(runs, now, width_of(console)))
     for run in runs:
         if run.id in unheard:
             messages().print(harmless(unheard_hint(run)))
@@ -61,9 +80,9 @@ def show(
             messages().print(harmless(f"{run.id} {run.state.value}: {hint}"))
 
 
-def render(runs: Sequence[Run], now: datetime) -> Text:
+def render(runs: Sequence[Run], now: datetime, width: int | None = None) -> Text:
     """Return the table."""
-    return table([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8})
+    return table([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8}, least=LEAST, width=width)
 
 
 def _row(run: Run, now: datetime) -> tuple[Cell, ...]:
@@ -96,7 +115,8 @@ def show_one(run: Run, folder: Path, *, json: bool, unheard: bool = False, unfet
     if json:
         json_output.show({"run": as_json(run, folder)})
         return
-    results().print(render_one(run, folder))
+    console = results()
+    console.print(render_one(run, folder, width_of(console)))
     if unheard:
         messages().print(harmless(unheard_hint(run)))
     elif unfetched:
@@ -109,22 +129,23 @@ def as_json(run: Run, folder: Path) -> dict[str, Any]:
     return {**found, "outputs": {**found["outputs"], "path": str(folder / "outputs")}, "log": str(folder / "log")}
 
 
-def render_one(run: Run, folder: Path) -> Text:
+def render_one(run: Run, folder: Path, width: int | None = None) -> Text:
     """Return all details of a run as text."""
     from rich.text import Text
 
     text = Text.assemble((harmless(run.id), "bold"), "  ", (run.state.value, STYLES[run.state]))
     text.append(" (simulated)" if run.simulated else "")
-    return append_facts(text, _facts(run, folder))
+    return append_facts(text, _facts(run, folder), width)
 
 
-def append_facts(text: Text, facts: Iterator[tuple[str, str]]) -> Text:
-    """Append one line per fact. A label is not repeated on the next line."""
+def append_facts(text: Text, facts: Iterator[tuple[str, str]], width: int | None = None) -> Text:
+    """Append one line per fact, wrapped between words. A label is not repeated on the next line."""
     before = ""
     for label, words in facts:
         style = "bold yellow" if label in LOUD else "dim"
         text.append(f"\n  {(label if label != before else '').ljust(LABEL_WIDTH)}", style)
-        text.append(harmless(words), "yellow" if label in LOUD else "")
+        shown = harmless(words) if label in COMMANDS else wrapped(harmless(words), width, LABEL_WIDTH + 2)
+        text.append(shown, "yellow" if label in LOUD else "")
         before = label
     return text
 
@@ -179,7 +200,7 @@ def gpu_facts(run: Run, *, details: bool = False) -> Iterator[tuple[str, str]]:
     """Return the job's GPUs and their use."""
     if run.gpu and run.gpu.get("models"):
         facts = _gpu(run.gpu)
-        simulated = " (simulated)" if facts.simulated else ""
+        simulated = " (simulated)" if facts.simulated and "simulated" not in facts.summary else ""
         yield "GPU", f"{facts.summary}{simulated}"
         if details:
             yield from (("", detail) for detail in facts.details)
@@ -229,6 +250,7 @@ FIELDS = (
     *("state", "command", "script", "target", "type", "configuration", "machine", "exitCode", "reason"),
     *("resourceId", "vmId", "gitCommit", "gitDirty", "specDigest", "image", "imageDigest", "environment", "gpu"),
     *("usage", "timings", "outputs", "costUsd", "simulated", "afterRun", "warnings"),
+    *("request", "environmentDigest", "ports"),
 )
 
 
@@ -274,6 +296,8 @@ def _compared_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "spec", run.spec_digest or UNKNOWN
     yield "image", run.image or UNKNOWN
     yield "image digest", run.image_digest or UNKNOWN
+    yield "environment", run.environment_digest or UNKNOWN
+    yield "ports", ", ".join(f"{name} {port}" for name, port in run.ports.items()) or UNKNOWN
     yield "variables", ", ".join(sorted(run.environment)) or UNKNOWN
     yield from gpu_facts(run)
     seconds = taken(run)
@@ -291,3 +315,40 @@ def _file_rows(files: Sequence[FileDifference]) -> Iterator[tuple[str, str, str]
         # Equal sizes would hide the difference.
         other = f"{sizes[1]}, different content" if sizes[0] == sizes[1] else sizes[1]
         yield f"outputs/{file.name}", sizes[0], other
+
+
+def show_outputs(shown: RunOutputs, *, list_files: bool, json: bool) -> None:
+    """Print the folder's path, or one line per file."""
+    if json:
+        json_output.show({**shown.as_json(), **diagnostics_view.as_payload(shown.diagnostics)})
+        return
+    if list_files and shown.files:
+        results().print("\n".join(lines(shown.files)))
+    elif not list_files:
+        results().print(harmless(str(shown.path)))
+    messages().print(_summary(shown))
+    for what, names in (("not fetched", shown.skipped), ("fetched as far as it was written", shown.unfinished)):
+        for name in names:
+            messages().print(f"note: {what}: {harmless(name)}")
+    if shown.left_out is not None:
+        messages().print(f"note: {_upload_note(shown)}")
+    diagnostics_view.show(shown.diagnostics)
+
+
+def lines(files: Sequence[KeptFile]) -> list[str]:
+    """Return size and name of each file."""
+    rows = [(byte_size(file.size), file.name if file.link is None else f"{file.name} -> {file.link}") for file in files]
+    return columns(rows, right={0})
+
+
+def _upload_note(shown: RunOutputs) -> str:
+    where = harmless(str(shown.path))
+    if shown.left_out:
+        return f"{where} is in the project; runs do not upload it unless `.gpuinfraignore` includes it with `!`"
+    return f"{where} is a project folder with other files: the next run uploads these copies, too"
+
+
+def _summary(shown: RunOutputs) -> str:
+    size = byte_size(sum(file.size for file in shown.files))
+    words = f"{counted(len(shown.files), 'file')}, {size}{', copied' if shown.copied else ''}"
+    return words if shown.run.state.is_over else f"{words}; the job may still be running, and write more"

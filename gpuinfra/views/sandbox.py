@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import columns
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.terminal import columns, harmless, messages, results
 
 ENVIRONMENT = 'eval "$(gpuinfra sandbox env)"'
 

@@ -7,15 +7,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, columns, per_hour
-from gpuinfra.views.terminal import messages, results
+from gpuinfra.views.terminal import UNKNOWN, columns, messages, per_hour, results, width_of
 
 if TYPE_CHECKING:
-    from gpuinfra.models.offer import PricedOffer, Quota, SizeOffers
+    from gpuinfra.models.sizes import PricedOffer, Quota, SizeOffers
 
 # Marks a region in which this subscription cannot use the size.
 MARK = "*"
 MIN_WIDTH = 20
+# Memory, vCPUs, spot price, GPUs, GPU: left out first if the table does not fit.
+LEAST_OF_SIZES = (4, 3, 6, 2, 1)
+# Memory, vCPUs, zones, GPUs, GPU, quota of spot machines and of the region, prices.
+LEAST_OF_PLACES = (4, 3, 6, 2, 1, 11, 10, 8, 7)
 
 
 def show(sizes: Sequence[SizeOffers], *, by_region: bool, with_quota: bool, simulated: bool, json: bool) -> None:
@@ -40,13 +43,15 @@ def _show_sizes(sizes: Sequence[SizeOffers]) -> None:
     console = results()
     rows = [("SIZE", "GPU", "GPUS", "VCPUS", "MEMORY", "FROM", "SPOT FROM")]
     rows += [(*_machine(size), per_hour(_least(size, spot=False)), per_hour(_least(size, spot=True))) for size in sizes]
-    lines = columns(rows, right={2, 3, 4, 5, 6})
+    width = width_of(console)
+    left = None if width is None else width - MIN_WIDTH - 3
+    lines = columns(rows, right={2, 3, 4, 5, 6}, least=LEAST_OF_SIZES, width=left)
     regions = ["REGIONS", *(", ".join(_region(place) for place in size.places) for size in sizes)]
     indent = len(lines[0]) + 2
     for line, text in zip(lines, regions, strict=True):
         # Wrap the list in its column on a terminal; elsewhere keep one line.
-        width = max(MIN_WIDTH, console.width - indent - 1) if console.is_terminal else len(text) + 1
-        first, *rest = textwrap.wrap(text, width, break_long_words=False)
+        room = len(text) + 1 if width is None else max(MIN_WIDTH, width - indent - 1)
+        first, *rest = textwrap.wrap(text, room, break_long_words=False)
         console.print(f"{line}  {first}")
         for part in rest:
             console.print(" " * indent + part)
@@ -68,7 +73,9 @@ def _show_places(sizes: Sequence[SizeOffers], *, with_quota: bool) -> None:
         for place in size.places
     ]
     console = results()
-    for line in columns(rows, right={2, 3, 4, 7, 8, 9, 10, 11}):
+    right = {2, 3, 4, 7, 8, 9, 10, 11}
+    least = [each for each in LEAST_OF_PLACES if each < len(header) or with_quota]
+    for line in columns(rows, right, least=least, width=width_of(console)):
         console.print(line)
 
 

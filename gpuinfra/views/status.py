@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, Cell, cost, counted, duration, per_hour, table
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.plan import unmanaged_lines
+from gpuinfra.views.terminal import (
+    UNKNOWN,
+    Cell,
+    columns,
+    cost,
+    counted,
+    duration,
+    harmless,
+    messages,
+    per_hour,
+    results,
+    table,
+    width_of,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
+    from gpuinfra.models.inventory import Mismatch, MissingMachine
     from gpuinfra.models.machine import Machine, ScheduledChange
 
+# Region, since, size, next, price, lease: left out first if the table does not fit.
+LEAST = (3, 2, 4, 8, 5, 7)
 NONE = "no machines in this subscription"
 # A running agent writes every few seconds.
 STALE_SECONDS = 60
@@ -25,31 +42,70 @@ STYLES = {"running": "green", "deallocated": "dim", "stopped": "bold red"}
 
 
 def show(
-    machines: Sequence[Machine], now: datetime, *, json: bool, simulated: bool, left_alone: Sequence[str] = ()
+    machines: Sequence[Machine],
+    now: datetime,
+    *,
+    json: bool,
+    simulated: bool,
+    left_alone: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    mismatch: Mismatch | None = None,
 ) -> None:
-    """Print all machines, then one line for each resource that gpuinfra leaves alone."""
+    """Print all machines, what is in no spec, and specs without a machine; then what is left alone, and notes."""
     if json:
+        more: dict[str, list[Any]] = {
+            "unmanaged": [each.as_json() for each in mismatch.unmanaged] if mismatch else [],
+            "notCreated": [each.as_json() for each in mismatch.missing] if mismatch else [],
+            "leftAlone": list(left_alone),
+            "notes": list(notes),
+        }
         json_output.show(
-            {**_data(machines, now, simulated=simulated), **({"leftAlone": list(left_alone)} if left_alone else {})}
+            {**_data(machines, now, simulated=simulated), **{name: lines for name, lines in more.items() if lines}}
         )
         return
     if machines:
-        results().print(render(machines, now, simulated=simulated))
+        console = results()
+        console.print(render(machines, now, simulated=simulated, width=width_of(console)))
     else:
         messages().print(NONE)
-    for line in left_alone:
+    if mismatch:
+        for shown in (*unmanaged_lines(mismatch.unmanaged, simulated=simulated), *_missing(mismatch.missing)):
+            results().print(shown)
+    for line in (*left_alone, *(f"note: {note}" for note in notes)):
         messages().print(harmless(line))
 
 
-def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = False) -> Text:
-    """Return one line per machine."""
+def _missing(missing: Sequence[MissingMachine]) -> Iterator[Text]:
+    from rich.text import Text
+
+    if missing:
+        yield Text("\nNot created:", "bold")
+    rows = [
+        (each.name, each.file, f"{per_hour(each.per_hour)}/h while on" if each.per_hour else "") for each in missing
+    ]
+    yield from (Text(f"  {line}") for line in columns(rows))
+
+
+def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = False, width: int | None = None) -> Text:
+    """Return one line per machine, then one for each difference from its spec."""
     from rich.text import Text
 
     money = "COST (simulated)" if simulated else "COST"
-    header = ("NAME", "STATE", "SINCE", "REGION", "SIZE", "$/H", money, "LEASE", "NEXT", "DRIFT")
-    text = table([header, *(_row(machine, now) for machine in machines)], right={5, 6})
-    agents = [Text(line) for machine in machines for line in agent_lines(machine, now)]
-    return Text("\n").join([text, *agents])
+    header = ("NAME", "STATE", "SINCE", "REGION", "SIZE", "$/H", money, "LEASE", "NEXT")
+    rows = [header, *(_row(machine, now) for machine in machines)]
+    text = table(rows, right={5, 6}, least=LEAST, width=width)
+    drift = [
+        Text(f"{harmless(machine.name)}: ").append(wrapped(harmless(each), width, len(machine.name) + 2), "bold red")
+        for machine in machines
+        for each in machine.drift
+    ]
+    purposes = [
+        Text(wrapped(harmless(f"{machine.name}: on for {machine.purpose.words}"), width, 0))
+        for machine in machines
+        if machine.purpose
+    ]
+    agents = [Text(wrapped(line, width, 0)) for machine in machines for line in agent_lines(machine, now)]
+    return Text("\n").join([text, *drift, *purposes, *agents])
 
 
 def agent_lines(machine: Machine, now: datetime) -> list[str]:
@@ -64,6 +120,8 @@ def agent_lines(machine: Machine, now: datetime) -> list[str]:
     if agent.ends_with:
         off = f"off when run {' and '.join(agent.ends_with)} has ended, {_near(at, now)} at the latest ({cause})"
     facts = [agent.action, off]
+    if agent.held_for and agent.held_until:
+        facts.append(f"on until {_near(agent.held_until, now)} for a look at failed run {agent.held_for}")
     if agent.idle_since:
         facts.append(f"idle since {_near(agent.idle_since, now)}")
     facts.append(f"jobs: {', '.join(agent.jobs) or 'none'}")
@@ -91,7 +149,6 @@ def _row(machine: Machine, now: datetime) -> tuple[Cell, ...]:
         cost(machine.cost_so_far(now)),
         _lease(machine, now),
         _change(machine.next_change, now) if machine.next_change else UNKNOWN,
-        ("; ".join(machine.drift), "bold red") if machine.drift else UNKNOWN,
     )
 
 
@@ -157,7 +214,8 @@ class StatusWatch:
             sys.stdout.write(json_output.to_text(payload))
             sys.stdout.flush()
             return
-        table = render(machines, now, simulated=self._simulated) if machines else Text(NONE)
+        width = width_of(self._console)
+        table = render(machines, now, simulated=self._simulated, width=width) if machines else Text(NONE)
         self._text, self._trouble = Text(f"{now.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z\n").append(table), ""
         if self._live:
             self._live.refresh()

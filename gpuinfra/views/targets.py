@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.models.results import DetachResult, unreachable_runs
+from gpuinfra.models.target import DetachResult, unreachable_runs
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, Cell, table
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.terminal import UNKNOWN, Cell, harmless, messages, results, table, width_of
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from gpuinfra.diagnostics import Diagnostic
-    from gpuinfra.models.results import AttachResult
-    from gpuinfra.models.target import Reachability, Target
+    from gpuinfra.models.target import AttachResult, Reachability, Target
 
 HEADER = ("NAME", "TYPE", "ADDRESS", "GPU", "IMAGE", "REACHABLE")
 HERE = "this computer"
 WORDS = {"yes": "yes", "no": "no", "other-key": "other host key"}
 STYLES = {"yes": "green", "no": "red", "other-key": "bold red"}
+# Image, GPU, address: left out first if the table does not fit.
+LEAST = (4, 3, 2)
 IN_CONTAINERS = {"localdocker", "remotedocker"}
 
 
@@ -40,15 +40,17 @@ def show(
         json_output.show({"targets": listed, **diagnostics_view.as_payload(diagnostics)})
         return
     if targets:
-        results().print(render(targets, reached))
+        console = results()
+        console.print(render(targets, reached, width_of(console)))
     elif not diagnostics:
         messages().print(f"no target in {harmless(workspace)}; `gpuinfra up` and `gpuinfra attach` create them")
     diagnostics_view.show(diagnostics)
 
 
-def render(targets: Sequence[Target], reached: Mapping[str, Reachability]) -> Text:
+def render(targets: Sequence[Target], reached: Mapping[str, Reachability], width: int | None = None) -> Text:
     """Return one line per target."""
-    return table([HEADER, *(_row(target, reached.get(target.name)) for target in targets)])
+    rows = [HEADER, *(_row(target, reached.get(target.name)) for target in targets)]
+    return table(rows, least=LEAST, width=width)
 
 
 def _row(target: Target, reach: Reachability | None) -> tuple[Cell, ...]:
@@ -65,8 +67,10 @@ def _row(target: Target, reach: Reachability | None) -> tuple[Cell, ...]:
 
 
 def _address(target: Target) -> str:
-    if target.is_here or not target.address:
+    if target.is_here:
         return HERE
+    if not target.address:
+        return UNKNOWN
     host = f"[{target.address}]" if ":" in target.address else target.address
     port = "" if target.port == 22 else f":{target.port}"
     return f"{target.username}@{host}{port}" if target.username else f"{host}{port}"

@@ -11,14 +11,17 @@ import errno
 import io
 import os
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleRenderable
+    from rich.text import Text
 
 TAB = "→   "
 
@@ -184,3 +187,146 @@ class CommandCompleter:
             before, after = renderable.divide([place])
             renderable = before.append(options).append_text(after)
         return renderable
+
+
+UNKNOWN = "-"
+Cell = str | tuple[str, str]
+"""A text, or a text with its style."""
+
+
+def width_of(console: Console) -> int | None:
+    """Return how wide lines can be; None in a pipe or a file, which get all columns."""
+    return console.width if console.is_terminal else None
+
+
+def wrapped(words: str, width: int | None, indent: int) -> str:
+    """Return text with line breaks between its words, for a place that is indented. Commands stay on one line."""
+    if width is None:
+        return words
+    text = _IN_BACKQUOTES.sub(lambda found: found[0].replace(" ", _KEPT_SPACE), words)
+    lines = textwrap.wrap(text, max(1, width - indent), break_long_words=False, break_on_hyphens=False)
+    return f"\n{' ' * indent}".join(lines).replace(_KEPT_SPACE, " ")
+
+
+_IN_BACKQUOTES = re.compile("`[^`]*`")
+_KEPT_SPACE = "\0"
+
+
+def table(
+    rows: Iterable[Sequence[Cell]], right: Collection[int] = (), *, least: Sequence[int] = (), width: int | None = None
+) -> Text:
+    """Return aligned lines, the first one in bold. The columns in `right` are right-aligned.
+
+    If the lines are wider than `width`, the columns in `least` are left out, the first of them first.
+    """
+    from rich.text import Text
+
+    cells = [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
+    texts = [[text for text, _ in row] for row in cells]
+    kept = _fitting(_padded(texts, right), least, width)
+    lines = []
+    for number, padded in enumerate(_padded(texts, right)):
+        line = Text(style="" if number else "bold")
+        for column in kept:
+            line.append("" if column == kept[0] else "  ").append(padded[column], cells[number][column][1] or None)
+        line.rstrip()
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
+def columns(
+    rows: Sequence[Sequence[str]], right: Collection[int] = (), *, least: Sequence[int] = (), width: int | None = None
+) -> list[str]:
+    """Return aligned lines. The columns in `right` are right-aligned; for `least`, see `table`."""
+    padded = _padded(rows, right)
+    kept = _fitting(padded, least, width)
+    return ["  ".join(row[column] for column in kept).rstrip() for row in padded]
+
+
+def _fitting(padded: Sequence[Sequence[str]], least: Sequence[int], width: int | None) -> list[int]:
+    """Return the columns that fit."""
+    from rich.cells import cell_len
+
+    kept = list(range(len(padded[0]))) if padded else []
+    for column in least:
+        if width is None or max(cell_len("  ".join(row[each] for each in kept).rstrip()) for row in padded) <= width:
+            break
+        kept.remove(column)
+    return kept
+
+
+def _padded(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[list[str]]:
+    from rich.cells import cell_len
+
+    shown = [[harmless(cell) for cell in row] for row in rows]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(*shown, strict=True)]
+
+    def padded(column: int, cell: str) -> str:
+        space = " " * (widths[column] - cell_len(cell))
+        return space + cell if column in right else cell + space
+
+    return [[padded(column, cell) for column, cell in enumerate(row)] for row in shown]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 file` or `2 files`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def per_hour(dollars: float | None) -> str:
+    """Return a price per hour, to a tenth of a cent."""
+    return UNKNOWN if dollars is None else f"${dollars:.3f}"
+
+
+def cost(dollars: float | None) -> str:
+    """Return an amount; small ones have four decimals, so that they are not $0.00."""
+    if dollars is None:
+        return UNKNOWN
+    return f"${dollars:.4f}" if 0 < dollars < 0.1 else f"${dollars:.2f}"
+
+
+def timestamp(at: datetime | None) -> str:
+    """Return a time in UTC."""
+    return UNKNOWN if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def duration(seconds: float, *, exact: bool = False) -> str:
+    """Return `12 s`, `3 min 12 s`, `1 h 30 min` or `2 d 4 h`: at most two units; `exact` adds tenths below a minute."""
+    if exact and seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    units = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    first = next((place for place, (count, _) in enumerate(units) if count), len(units) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count) or "0 s"
+
+
+def can_show(console: Console, text: str) -> bool:
+    """Return whether the stream's encoding has these characters."""
+    try:
+        text.encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def sandbox_option(*, simulated: bool) -> str:
+    """Return the option that a suggested command needs for the same cloud."""
+    return " --sandbox" if simulated else ""
+
+
+UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def byte_size(count: float) -> str:
+    """Return `512 B`, `12.0 KiB` or `28.6 MiB`."""
+    unit = size_unit(count)
+    return f"{count / unit[1]:.1f} {unit[0]}" if unit else f"{round(count)} B"
+
+
+def size_unit(count: float) -> tuple[str, int] | None:
+    """Return the largest unit that fits, as name and bytes, or None for plain bytes."""
+    # GiB only from 10 GiB on: with one decimal, smaller amounts change too slowly.
+    return next(((name, each) for name, each in UNITS if count >= (each if name != "GiB" else 10 * each)), None)

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from gpuinfra.parse.spec import LocatedSpec
 
 
-def show(specs: Sequence[LocatedSpec], diagnostics: Sequence[Diagnostic], *, json: bool) -> None:
-    """Print valid specs on stdout and problems on stderr; or everything as one JSON object."""
+def show(
+    specs: Sequence[LocatedSpec], diagnostics: Sequence[Diagnostic], warnings: Sequence[Diagnostic], *, json: bool
+) -> None:
+    """Print valid specs on stdout, problems and warnings on stderr; or everything as one JSON object."""
     if json:
         json_output.show(
             {
@@ -30,7 +32,7 @@ def show(specs: Sequence[LocatedSpec], diagnostics: Sequence[Diagnostic], *, jso
                     }
                     for located in specs
                 ],
-                "diagnostics": [diagnostics_view.as_json(diagnostic) for diagnostic in diagnostics],
+                "diagnostics": [diagnostics_view.as_json(diagnostic) for diagnostic in (*diagnostics, *warnings)],
             }
         )
         return
@@ -40,6 +42,6 @@ def show(specs: Sequence[LocatedSpec], diagnostics: Sequence[Diagnostic], *, jso
         if located.span.file in rejected:
             continue
         console.print(f"valid  {located.spec.name}  {harmless(located.span.file)}:{located.span.line}")
-    diagnostics_view.show(diagnostics)
+    diagnostics_view.show([*diagnostics, *warnings])
     if len(diagnostics) > 1:
         messages().print(f"\n{len(diagnostics)} problems found")

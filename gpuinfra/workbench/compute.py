@@ -4,9 +4,8 @@ import posixpath
 import re
 from dataclasses import dataclass
 
-from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.diagnostics import Code, Diagnostic, did_you_mean, listed
 from gpuinfra.parse.document import Document
-from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench.fields import Fields
 
 SUFFIX = ".compute"

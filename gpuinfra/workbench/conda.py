@@ -67,7 +67,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Conda:
-    """A conda environment file."""
+    """A file that names packages: a conda environment file, or another one with packages for pip alone."""
 
     path: str
     """The path relative to the project."""
@@ -76,6 +76,8 @@ class Conda:
     channels: tuple[str, ...]
     packages: tuple[Package, ...]
     options: tuple[Option, ...]
+    is_conda: bool = True
+    """Whether it is a conda file."""
 
     def package(self, *names: str, by: Installer | None = None) -> Package | None:
         """Return the first package with one of these names, or None."""
@@ -143,6 +145,17 @@ def _split_marker(text: str) -> tuple[str, str]:
     has_address = _URL.match(said) or _NAMED_URL.fullmatch(said)
     line, *rest = re.split(r";\s" if has_address else ";", said, maxsplit=1)
     return line.strip(), rest[0].strip() if rest else ""
+
+
+def is_requirement(text: str) -> bool:
+    """Return whether a line is a requirement as pip reads it."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 def normal(name: str) -> str:

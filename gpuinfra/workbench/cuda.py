@@ -5,6 +5,20 @@ import re
 # The first toolkit for each GPU: https://docs.nvidia.com/deploy/cuda-compatibility/, release notes of CUDA 12.8.
 NEEDED = {"T4": (10, 0), "A100": (11, 0), "H100": (11, 8), "RTXPRO6000": (12, 8)}
 
+# The CUDA versions for which PyTorch publishes wheels, at https://download.pytorch.org/whl/cu126 and similar addresses.
+TORCH_BUILDS: dict[str, tuple[tuple[int, int], ...]] = {
+    "2.0": ((11, 7), (11, 8)),
+    "2.1": ((11, 8), (12, 1)),
+    "2.2": ((11, 8), (12, 1)),
+    "2.3": ((11, 8), (12, 1)),
+    "2.4": ((11, 8), (12, 1), (12, 4)),
+    "2.5": ((11, 8), (12, 1), (12, 4)),
+    "2.6": ((11, 8), (12, 4), (12, 6)),
+    "2.7": ((11, 8), (12, 6), (12, 8)),
+    "2.8": ((12, 6), (12, 8), (12, 9)),
+    "2.9": ((12, 6), (12, 8), (13, 0)),
+}
+
 # tools/docker/build-docker of microsoft/SynapseML: every image for GPUs was made from nvidia/cuda:8.0-cudnn6.
 _MMLSPARK = re.compile(r"(?:[^/]+\.[^/]+/)?microsoft/mmlspark:(?:plus-)?gpu(?:-.*)?")
 _MMLSPARK_CUDA = (8, 0)

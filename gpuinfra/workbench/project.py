@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem, problem
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, listed, problem
 from gpuinfra.parse.document import Document, read_document
 from gpuinfra.parse.source import MAX_BYTES
-from gpuinfra.suggest import listed
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import Compute, read_compute

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpuinfra.diagnostics import Code, Diagnostic, Span
+from gpuinfra.diagnostics import Code, Diagnostic, Span, did_you_mean
 from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Mapping, Node, data, node_at
-from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench.fields import Fields
 
 SUFFIX = ".runconfig"

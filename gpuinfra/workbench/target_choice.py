@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, listed, problem
 from gpuinfra.models.names import BUILT_IN_TARGETS
-from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench.compute import CLUSTER, LOCALDOCKER, REMOTE, REMOTEDOCKER, Compute
 from gpuinfra.workbench.cuda import is_for_gpu

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
-from gpuinfra.models.resource import parse_machine_id
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, problem
+from gpuinfra.models.plan import parse_machine_id
 from gpuinfra.models.target import ASK, KEYRING, VARIABLE, Target, is_host, is_user
 from gpuinfra.parse.document import Document, EditError, written
-from gpuinfra.parse.scalars import Value
-from gpuinfra.suggest import did_you_mean
+from gpuinfra.parse.tree import Value
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import (
@@ -35,6 +34,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 # Targets without files: this computer, as in Workbench's templates.
 BUILT_IN = {"local": LOCAL, "docker": LOCALDOCKER}
+
+
+_OF_MACHINE = ("address", "hostKey", "resourceId", "vmId")
+"""Keys that no later machine of the same name has in common with this one."""
 
 
 @dataclass
@@ -71,6 +74,27 @@ def write_target(workspace: Path, target: Target) -> list[Path]:
     for change in changed:
         write_bytes(change.path.resolve(), change.after, replace=True)  # a link in the project, or it was not read
     return [change.path for change in changed]
+
+
+def remove_target(workspace: Path, target: Target) -> list[Path]:
+    """Remove the files of a target whose machine was deleted, and return those that changed.
+
+    Of a `.compute` file that the user edited, only the connection is removed, and its run configuration stays. Raises
+    a Problem or OSError if a file cannot be changed.
+    """
+    compute, runconfig = _paths(workspace, target.name)
+    check_inside(compute.parent, workspace)
+    if read_content(compute) != compute_text(target).encode():
+        document = read_file(compute)
+        gone: dict[str, Value] = {key: None for key in _OF_MACHINE if document.value(key) is not None}
+        write_bytes(compute.resolve(), document.with_values(**gone).encode(), replace=True)
+        return [compute]
+    # The file that defines the target goes last, so that an interrupted removal can be repeated.
+    is_ours = runconfig.is_file() and read_content(runconfig) == runconfig_text(target).encode()
+    removed = [*([runconfig] if is_ours else []), compute]
+    for path in removed:
+        path.unlink(missing_ok=True)
+    return removed
 
 
 @dataclass(frozen=True)
@@ -172,6 +196,7 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
         "type": ("type", target.type),
         "base_docker_image": ("baseDockerImage", target.base_docker_image),
         "nvidia_docker": ("nvidiaDocker", target.nvidia_docker),
+        "python": ("pythonLocation", target.python),
     }
     values |= {key: value for name, (key, value) in asked.items() if name in target.explicit_fields}
     if _has_checked_gpu(target) and found.value("nvidiaDocker") is None:
@@ -246,6 +271,8 @@ def compute_text(target: Target) -> str:
         }
     elif _has_checked_gpu(target):
         values["nvidiaDocker"] = True
+    if target.python:
+        values["pythonLocation"] = target.python
     if target.simulated:
         values["simulated"] = True
     return "".join(f"{key}: {written(value)}\n" for key, value in sorted(values.items()))
@@ -366,6 +393,7 @@ def target_of(workspace: Path, project: Project, compute: Compute) -> Target:
         simulated=compute.simulated,
         resource_id=str(machine) if machine else "",
         vm_id=compute.vm_id if machine else "",
+        python=compute.python_location,
     )
 
 

@@ -47,7 +47,7 @@ class Access:
     scope: str = f"{PUBLIC_ARM}/.default"
     prices: str | None = PUBLIC_PRICES
     client_secret: ClientSecret | None = None
-    """If None, search for credentials in the order described in `credentials.py`."""
+    """If None, search for credentials in the order described in `clients.py`."""
     ssh_port: int = 22
     simulated: bool = False
 

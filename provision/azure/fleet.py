@@ -6,17 +6,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuinfra.models.json_values import stamp
-from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
+from gpuinfra.models.plan import ARM_TYPES, Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.azure.clients import Clients, Requests
-from gpuinfra.provision.azure.errors import translated
+from gpuinfra.provision.azure.clients import Clients, Requests, translated
+from gpuinfra.provision.azure.records import Records
 from gpuinfra.provision.azure.rights import Rights
 from gpuinfra.provision.cloud import Listed
 
 MACHINES_VERSION = "2024-11-01"
 RESOURCES_VERSION = "2021-04-01"
-DISKS, DISKS_API = "Microsoft.Compute/disks", "2024-03-02"
-ADDRESSES, ADDRESSES_API = "Microsoft.Network/publicIPAddresses", "2024-05-01"
+DISKS_API = "2024-03-02"
+NETWORK_API = "2024-05-01"
 
 Bodies = list[dict[str, Any]]
 
@@ -57,12 +57,24 @@ class AzureFleet:
     def holdings(self) -> tuple[Bodies, Bodies, Bodies]:
         with ThreadPoolExecutor(3, thread_name_prefix="holdings") as pool:
             machines = pool.submit(list_machines, self.clients)
-            disks = pool.submit(_list_tagged, self.clients, DISKS, DISKS_API)
-            addresses = pool.submit(_list_tagged, self.clients, ADDRESSES, ADDRESSES_API)
+            disks = pool.submit(_list_tagged, self.clients, ARM_TYPES[Kind.DISK], DISKS_API)
+            addresses = pool.submit(_list_tagged, self.clients, ARM_TYPES[Kind.PUBLIC_IP], NETWORK_API)
             return machines.result(), disks.result(), addresses.result()
+
+    def network(self) -> dict[Kind, Bodies]:
+        kinds = (Kind.NIC, Kind.NSG)
+        with ThreadPoolExecutor(len(kinds), thread_name_prefix="network") as pool:
+            found = [pool.submit(_list_kind, self.clients, ARM_TYPES[kind], NETWORK_API) for kind in kinds]
+            return {kind: each.result() for kind, each in zip(kinds, found, strict=True)}
 
     def activity_log(self, since: datetime, until: datetime, resource: str | None = None) -> Bodies:
         return read_log(self.clients, since, until, resource)
+
+    def records(self) -> Bodies:
+        return Records(self.clients).all()
+
+    def add_record(self, group: str, name: str, region: str, entries: Bodies) -> None:
+        Records(self.clients).add(group, name, region, entries)
 
     def has_agent_role(self) -> bool:
         return Rights(self.clients).has_role()
@@ -79,10 +91,14 @@ class AzureFleet:
 
 
 def _list_tagged(clients: Clients, kind: str, api_version: str) -> Bodies:
-    """Return all resources of a kind with our tag. Not with the SDK: its network client takes too long to import."""
+    """Return all resources of a kind with our tag."""
+    return [body for body in _list_kind(clients, kind, api_version) if tags.get(body.get("tags"), tags.NAME)]
+
+
+def _list_kind(clients: Clients, kind: str, api_version: str) -> Bodies:
+    """Return all resources of a kind. Not with the SDK: its network client takes too long to import."""
     path = f"/subscriptions/{clients.access.subscription}/providers/{kind}"
-    found = Requests(clients).pages(path, api_version)
-    return [body for body in found if tags.get(body.get("tags"), tags.NAME)]
+    return list(Requests(clients).pages(path, api_version))
 
 
 def _listed(row: dict[str, Any]) -> Listed | None:

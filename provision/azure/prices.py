@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import ssl
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from gpuinfra.models.offer import Rate
+from gpuinfra.models.sizes import Rate
 from gpuinfra.provision.azure.access import LOOPBACK
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market import Prices
 from gpuinfra.workspace import write_text
 
 # This version has pages of 1000 items; the version before it has 100.
@@ -118,24 +119,29 @@ def _kind(item: Mapping[str, Any]) -> str | None:
 
 
 def _fetcher(ca: str | None) -> Fetch:
-    @cache
-    def trust() -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        for bundle in (ca, os.environ.get("REQUESTS_CA_BUNDLE")):
-            if bundle and Path(bundle).is_dir():
-                context.load_verify_locations(capath=bundle)
-            elif bundle:
-                context.load_verify_locations(bundle)
-        return context
+    trusted, lock = cache(_trusted), threading.Lock()
 
     def fetch(link: str) -> Mapping[str, Any]:
         if urlsplit(link).scheme != "https":
             raise ValueError("prices are asked for over https only")
-        with urllib.request.urlopen(link, timeout=TIMEOUT, context=trust()) as answer:  # noqa: S310 https, see above
+        with lock:
+            context = trusted(ca)
+        with urllib.request.urlopen(link, timeout=TIMEOUT, context=context) as answer:  # noqa: S310 https, see above
             page: Mapping[str, Any] = json.load(answer)
             return page
 
     return fetch
+
+
+def _trusted(ca: str | None) -> ssl.SSLContext:
+    """Return the authorities to trust: only `ca` if given, since loading the system's takes long."""
+    context = ssl.create_default_context(cafile=ca)
+    bundle = None if ca else os.environ.get("REQUESTS_CA_BUNDLE")
+    if bundle and Path(bundle).is_dir():
+        context.load_verify_locations(capath=bundle)
+    elif bundle:
+        context.load_verify_locations(bundle)
+    return context
 
 
 class Cache:

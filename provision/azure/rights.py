@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from gpuinfra.provision import agent_role
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.azure.clients import Clients, Requests
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.waiting import retry
 

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuinfra.models.cost import Source
-from gpuinfra.provision.costing.facts import Facts, Sample
-from gpuinfra.provision.costing.timeline import StateChange, Turn
+from gpuinfra.provision.costing.timeline import Facts, Sample, StateChange, Turn
 
 MACHINES = "microsoft.compute/virtualmachines"
 # Azure keeps 90 days and refuses to search further back. The margin covers the request's own duration.
@@ -40,6 +39,8 @@ class Event:
     """Who did it, as Azure names them: an e-mail address, or the ID of an identity."""
     facts: Facts | None = None
     """For a write: the VM's properties afterwards, if the log contains Azure's response."""
+    response: Mapping[str, Any] = field(default_factory=dict)
+    """For a write: the VM afterwards, in ARM's format, or nothing."""
 
     @property
     def is_allocated(self) -> bool:
@@ -61,6 +62,7 @@ def _event(body: Mapping[str, Any]) -> Event | None:
     at = _moment(body.get("eventTimestamp"))
     if at is None or "/".join(words[:-1]) != MACHINES or words[-1] not in _VERBS or not _is_machine(machine):
         return None
+    response = _response(body) if words[-1] == "write" else {}
     return Event(
         at=at,
         machine=machine.casefold(),
@@ -70,7 +72,8 @@ def _event(body: Mapping[str, Any]) -> Event | None:
         made=_value(body, "subStatus") == "Created",
         failure=_failure(body),
         caller=str(body.get("caller") or ""),
-        facts=_facts(body) if words[-1] == "write" else None,
+        facts=_facts(response),
+        response=response,
     )
 
 
@@ -88,12 +91,20 @@ def _failure(body: Mapping[str, Any]) -> str:
         return ""
 
 
-def _facts(body: Mapping[str, Any]) -> Facts | None:
-    """Return size, region and priority from the response to a write, which the log stores as JSON in a string."""
+def _response(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response to a write, which the log stores as JSON in a string, or an empty dict."""
     try:
         found = json.loads((body.get("properties") or {})["responseBody"])
-        properties = found["properties"]
-        size, region = str(properties["hardwareProfile"]["vmSize"]), str(found["location"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _facts(response: Mapping[str, Any]) -> Facts | None:
+    """Return size, region and priority of a VM."""
+    try:
+        properties = response["properties"]
+        size, region = str(properties["hardwareProfile"]["vmSize"]), str(response["location"])
         return Facts(size, region, str(properties.get("priority") or "").casefold() == "spot")
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -154,6 +165,17 @@ def samples(events: Iterable[Event]) -> list[Sample]:
         elif event.status == "Failed":
             found.append(Sample(event.at, None, Source.LOG))
     return found
+
+
+def on_since(events: Iterable[Event]) -> datetime | None:
+    """Return since when one VM is on, or None if the events do not show it."""
+    last = next((change for change in reversed(changes(events)) if change.turn in {Turn.ON, Turn.OFF}), None)
+    return last.at if last and last.turn is Turn.ON else None
+
+
+def has_start(events: Iterable[Event]) -> bool:
+    """Return whether one VM was switched on in these events."""
+    return any(change.turn is Turn.ON for change in changes(events))
 
 
 def last_time_on(events: Iterable[Event]) -> tuple[datetime | None, StateChange] | None:

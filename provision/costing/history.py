@@ -5,14 +5,31 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 
+from gpuinfra.models.base import MAX_DURATION
 from gpuinfra.models.cost import Amounts, Certainty, Source, least_certain
-from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
-from gpuinfra.provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
-from gpuinfra.provision.costing.timeline import StateChange, Stretch, Turn, merged, on_stretches, there_stretches
+from gpuinfra.models.receipt import LedgerEntry, LedgerEntryKind
+from gpuinfra.provision.costing.timeline import (
+    Facts,
+    FactsTimeline,
+    Pricing,
+    Sample,
+    StateChange,
+    Stretch,
+    Turn,
+    merged,
+    on_stretches,
+    there_stretches,
+)
+from gpuinfra.provision.lease import BACKSTOP
 
 _BEGINNINGS = frozenset({LedgerEntryKind.ON, LedgerEntryKind.CHANGED})
 _START_LIMIT = timedelta(minutes=10)
 """The longest time between the request, as in the ledger, and the start of the machine, as in the log."""
+_ROUNDED = timedelta(minutes=1)
+"""The longest time between the end in the log and in the ledger."""
+_LAG = timedelta(minutes=20)
+"""How long it may take until Azure's log has an event: https://learn.microsoft.com/azure/azure-monitor/platform/activity-log"""
+_NO_FACTS = Facts()
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS_A_MONTH = 730 * 3600
 """The length of a month in Azure's price list."""
@@ -26,6 +43,8 @@ class Present:
     """None if only the disk or the public IP exists."""
     is_on: bool = False
     on_since: datetime | None = None
+    lease_until: datetime | None = None
+    """The end of the lease of the last time on."""
     changed: datetime | None = None
     """When Azure last changed the VM."""
     disk_per_month: float | None = None
@@ -41,6 +60,7 @@ class Piece:
 
     stretch: Stretch
     price: float | None
+    facts: Facts = _NO_FACTS
 
     @property
     def cost(self) -> float | None:
@@ -80,10 +100,21 @@ class CostHistory:
         found = Amounts()
         for piece in self.pieces:
             seconds = piece.stretch.seconds(since, until)
-            unpriced = seconds if piece.price is None else 0.0
-            found += Amounts(seconds=seconds, compute=seconds / 3600 * (piece.price or 0.0), unpriced=unpriced)
+            unpriced, compute = seconds if piece.price is None else 0.0, seconds / 3600 * (piece.price or 0.0)
+            if piece.stretch.is_certain:
+                found += Amounts(seconds=seconds, compute=compute, unpriced=unpriced)
+            else:
+                found += Amounts(possible=seconds, possible_compute=compute, unpriced=unpriced)
         for holding in self.holdings:
             seconds = holding.stretch.seconds(since, until)
+            if not holding.stretch.is_certain:
+                found += Amounts(
+                    possible_disk=seconds / SECONDS_A_MONTH * (holding.disk_per_month or 0.0),
+                    possible_address=seconds / SECONDS_A_MONTH * (holding.address_per_month or 0.0),
+                    disk_unpriced=seconds if holding.disk_per_month is None else 0.0,
+                    address_unpriced=seconds if holding.address_per_month is None else 0.0,
+                )
+                continue
             found += Amounts(
                 disk=seconds / SECONDS_A_MONTH * (holding.disk_per_month or 0.0),
                 address=seconds / SECONDS_A_MONTH * (holding.address_per_month or 0.0),
@@ -96,9 +127,10 @@ class CostHistory:
 
     @property
     def last_time_on(self) -> tuple[Piece, ...]:
-        """The pieces from the last power-on to its end, or until now."""
-        found = list(self.pieces[-1:])
-        for piece in reversed(self.pieces[:-1]):
+        """The pieces from the last power-on to its end, or until now, as far as the machine was certainly on."""
+        certain = [piece for piece in self.pieces if piece.stretch.is_certain]
+        found = certain[-1:]
+        for piece in reversed(certain[:-1]):
             if piece.stretch.end != found[0].stretch.start:
                 break
             found.insert(0, piece)
@@ -108,7 +140,7 @@ class CostHistory:
     def since(self) -> datetime | None:
         """Since when the machine is on, or off; None if unknown."""
         last = self.last_time_on
-        if not last:
+        if not last or not self.pieces[-1].stretch.is_certain:
             return None
         return last[0].stretch.start if self.is_on else last[-1].stretch.end
 
@@ -151,14 +183,25 @@ def cost_history(  # noqa: PLR0913 each source by name
     now: datetime,
     pricing: Pricing,
     samples: Sequence[Sample] = (),
+    seen: Sequence[datetime] = (),
+    logged: Present | None = None,
+    disks: Sequence[tuple[datetime, float]] = (),
 ) -> CostHistory:
     """Return a machine's history from the log, the ledger and the current state. `log_since` is None without a log.
 
     `samples` are the VM's properties over time, from the log. `entries` are this machine's ledger entries, oldest
-    first.
+    first. `seen` are other times at which it was on. `logged` has the disk and the tags in its last write in the log,
+    and `disks` the monthly price of its disk in each write.
     """
-    known = merged(log, _changes(_in_turn(_as_started(entries))), log_since)
-    known = _until(now, [*known, *_ending(known, entries, present, now)])
+    ended = _in_turn(_as_started(entries))
+    limits = _Limits(ended, present, seen)
+    known = merged(log, _changes(ended, limits), log_since)
+    if log_since is not None:
+        known = _with_tag(known, present, log_since)
+        known = _at_log_begin(known, log, log_since, limits, samples)
+    elif present:
+        known = _with_tag(known, present, now)
+    known = _until(now, [*known, *_ending(known, present, log_since, limits, now)])
     facts = FactsTimeline(samples, ledger_samples(entries), _present_sample(present, entries, samples, now), log_since)
     on = on_stretches(known, now)
     name = entries[-1].machine if entries else key.rsplit("/", 1)[-1]
@@ -167,15 +210,93 @@ def cost_history(  # noqa: PLR0913 each source by name
         key=key,
         facts=facts.latest(),
         pieces=tuple(piece for stretch in on for piece in _pieces(stretch, facts, pricing)),
-        holdings=tuple(_holdings(known, entries, present, facts, pricing, now)),
+        holdings=tuple(
+            _with_disk_changes(_holdings(known, entries, present, logged, facts, pricing, now), entries, disks)
+        ),
         is_on=present is not None and present.is_on,
-        tags=present.tags if present and present.tags else next((e.tags for e in reversed(entries) if e.tags), {}),
+        tags=next((each.tags for each in (present, *reversed(entries), logged) if each and each.tags), {}),
     )
 
 
 def _until(now: datetime, changes: Iterable[StateChange]) -> list[StateChange]:
     """Return the changes in order of time, none after `now`. Azure's clocks may be ahead of the one that gave `now`."""
-    return sorted((replace(each, at=min(each.at, now)) for each in changes), key=lambda change: change.at)
+    found = (replace(each, at=min(each.at, now)) for each in changes)
+    return sorted(found, key=lambda change: change.at)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How long a machine can have been on after a power-on whose end is not known."""
+
+    entries: Sequence[LedgerEntry]
+    present: Present | None
+    seen: Sequence[datetime]
+
+    def earliest(self, since: datetime, before: datetime) -> datetime:
+        """Return when the machine was last known to be on."""
+        ends = [each for each in self.entries if each.what not in _BEGINNINGS and each.since]
+        if any(each.since == since and each.at >= before - _ROUNDED for each in ends):
+            return before  # a command saw it on, and stopped it
+        changed = (entry.at for entry in self.entries if entry.what in _BEGINNINGS)
+        return max([since, *(each for each in (*changed, *self.seen) if since <= each < before)])
+
+    def latest(self, since: datetime, before: datetime) -> datetime:
+        """Return the end of the lease, with the time until Azure's schedule stops the machine; at most `before`."""
+        entries = [each for each in self.entries if since - _START_LIMIT <= each.at < before]
+        leases = [each.lease_until for each in entries if each.lease_until and each.lease_until > since]
+        present = self.present
+        if present and present.lease_until and present.on_since and abs(present.on_since - since) <= _START_LIMIT:
+            leases.append(present.lease_until)
+        if not leases:
+            return before
+        # A run that was on the machine renewed the lease, for as long as it was at first.
+        last = self.earliest(since, before)
+        return min(before, max(*leases, last + (leases[0] - since)) + BACKSTOP)
+
+
+def _with_tag(known: Sequence[StateChange], present: Present | None, before: datetime) -> list[StateChange]:
+    """Return the changes with the power-on in the machine's tag, if it was earlier than `before` and is not known."""
+    since = present.on_since if present and present.facts else None
+    if since is None or since >= before or any(_is_as_late(each, since) for each in known):
+        return list(known)
+    return sorted([*known, StateChange(since, Turn.ON, Source.AZURE)], key=lambda change: change.at)
+
+
+def _is_as_late(change: StateChange, since: datetime) -> bool:
+    return change.at >= since - _START_LIMIT and (change.source is Source.LEDGER or change.turn is Turn.ON)
+
+
+def _at_log_begin(
+    known: Sequence[StateChange],
+    log: Sequence[StateChange],
+    log_since: datetime,
+    limits: _Limits,
+    samples: Sequence[Sample],
+) -> list[StateChange]:
+    """Return the changes with what is unknown about the time before the log.
+
+    The first change in the log does not show the state before it: Azure also logs a deallocation of a machine that is
+    off, which its daily schedule requests each day.
+    """
+    if not log or log[0] not in known:
+        return list(known)
+    first, place = log[0], list(known).index(log[0])
+    before, rest = list(known[:place]), list(known[place + 1 :])
+    last = next((each for each in reversed(before) if each.turn is not Turn.BORN), None)
+    if last is None and first.turn is Turn.OFF:
+        # A lease ends after 30 days at most, unless a change of the tags renews it.
+        written = max([log_since, *(each.at for each in samples if log_since <= each.at <= first.at)])
+        latest = min(first.at, written + MAX_DURATION + BACKSTOP)
+        began = StateChange(log_since, Turn.ON, Source.LOG, guessed=True)
+        return [*before, began, replace(first, at=latest, earliest=log_since, guessed=True), *rest]
+    if last is None or last.turn is not Turn.ON or last.at >= log_since:
+        return list(known)
+    earliest = limits.earliest(last.at, first.at)
+    latest = max(earliest, limits.latest(last.at, first.at))
+    if earliest >= log_since and first.turn is Turn.OFF:
+        return list(known)
+    ended = StateChange(latest, Turn.OFF, first.source, guessed=True, earliest=earliest)
+    return [*before, ended, *([] if first.turn is Turn.OFF else [first]), *rest]
 
 
 def _as_started(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -209,7 +330,7 @@ def _in_turn(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     return [entry for _, _, entry in sorted(found, key=lambda each: each[:2])]
 
 
-def _changes(entries: Iterable[LedgerEntry]) -> Iterator[StateChange]:
+def _changes(entries: Iterable[LedgerEntry], limits: _Limits) -> Iterator[StateChange]:
     """Return the ledger's power changes. An end also gives its beginning, and a beginning ends the time before."""
     begun: LedgerEntry | None = None
     moments = set[datetime]()
@@ -219,7 +340,10 @@ def _changes(entries: Iterable[LedgerEntry]) -> Iterator[StateChange]:
         moments = {*moments, entry.at} if is_same else {entry.at}
         if begun and not is_same:
             # Another client switched it off, at an unknown time.
-            yield StateChange(_lease_end(begun, since or entry.at), Turn.OFF, Source.LEDGER, guessed=True)
+            end = since or entry.at
+            earliest = limits.earliest(begun.at, end)
+            latest = max(earliest, limits.latest(begun.at, end))
+            yield StateChange(latest, Turn.OFF, Source.LEDGER, guessed=True, earliest=earliest)
         if since:
             yield StateChange(since, Turn.ON, Source.LEDGER)
         if entry.what in _BEGINNINGS:
@@ -232,35 +356,50 @@ def _changes(entries: Iterable[LedgerEntry]) -> Iterator[StateChange]:
             yield StateChange(entry.at, Turn.GONE, Source.LEDGER)
 
 
-def _lease_end(begun: LedgerEntry, latest: datetime) -> datetime:
-    return min(begun.lease_until, latest) if begun.lease_until else latest
-
-
 def _ending(
-    known: Sequence[StateChange], entries: Sequence[LedgerEntry], present: Present | None, now: datetime
+    known: Sequence[StateChange], present: Present | None, log_since: datetime | None, limits: _Limits, now: datetime
 ) -> Iterator[StateChange]:
     """Return the changes that must have happened since the last known one to reach the current state."""
     last = next((change for change in reversed(known) if change.turn is not Turn.BORN), None)
     seems_on = last is not None and last.turn is Turn.ON
     is_on = present is not None and present.is_on
+    is_logged = log_since is not None and last is not None and last.source is Source.LOG
     if is_on and not seems_on and present is not None:
-        moments = (present.on_since, present.changed)
-        after = [each for each in moments if each and (last is None or each > last.at)]
-        yield StateChange(min(after, default=now), Turn.ON, Source.AZURE)
+        yield _start(last, present, now, is_logged=is_logged)
     elif seems_on and not is_on and last is not None:
-        yield StateChange(_latest_end(last, entries, present, now), Turn.OFF, Source.AZURE, guessed=True)
+        yield _end(last, present, limits, now, is_logged=is_logged)
     if present is None and known and known[-1].turn is not Turn.GONE:
         # Nothing is left, so it was deleted at some time after its last known change.
-        end = _latest_end(last, entries, present, now) if seems_on and last else known[-1].at
-        yield StateChange(max(end, known[-1].at), Turn.GONE, Source.AZURE, guessed=True)
+        latest = max(known[-1].at, now if log_since is None else log_since)
+        earliest = min(known[-1].earliest or known[-1].at, latest)
+        if is_logged and known[-1].turn is not Turn.BORN:
+            earliest, latest = max(earliest, now - _LAG), now
+        yield StateChange(latest, Turn.GONE, Source.AZURE, guessed=True, earliest=earliest)
 
 
-def _latest_end(last: StateChange, entries: Sequence[LedgerEntry], present: Present | None, now: datetime) -> datetime:
-    """Return the latest time at which the machine can have gone off: Azure's last change, or the lease's end."""
-    if present and present.changed and present.changed > last.at:
-        return present.changed
-    leases = [each.lease_until for each in entries if each.lease_until and each.lease_until > last.at]
-    return min([*leases, now])
+def _start(last: StateChange | None, present: Present, now: datetime, *, is_logged: bool) -> StateChange:
+    """Return when a machine that is on was switched on: the time in its tag, or at the latest Azure's last change."""
+    after = [each for each in (present.on_since, present.changed) if each and (last is None or each > last.at)]
+    at = min(after, default=now)
+    if at == present.on_since:
+        return StateChange(at, Turn.ON, Source.AZURE)
+    first = last.at if last else present.created or at
+    # What the log does not have yet happened a few minutes ago.
+    first = max(first, now - _LAG) if is_logged else first
+    return StateChange(at, Turn.ON, Source.AZURE, guessed=True, earliest=min(first, at))
+
+
+def _end(last: StateChange, present: Present | None, limits: _Limits, now: datetime, *, is_logged: bool) -> StateChange:
+    """Return when a machine that is off was switched off, after it was last known to be on."""
+    changed = present.changed if present and present.changed and present.changed > last.at else now
+    if is_logged:
+        earliest, latest = max(last.at, now - _LAG), now
+    else:
+        latest = limits.latest(last.at, now)
+        earliest = limits.earliest(last.at, latest)
+    if changed >= earliest:
+        latest = min(latest, changed)
+    return StateChange(max(earliest, latest), Turn.OFF, Source.AZURE, guessed=True, earliest=earliest)
 
 
 def ledger_samples(entries: Sequence[LedgerEntry]) -> list[Sample]:
@@ -299,13 +438,14 @@ def _pieces(stretch: Stretch, facts: FactsTimeline, pricing: Pricing) -> Iterato
         found, sure = facts.at(start)
         price = pricing(found)
         sure = Certainty.ESTIMATED if price is None else least_certain([stretch.sure, sure])
-        yield Piece(replace(stretch, start=start, end=end, sure=sure), price)
+        yield Piece(replace(stretch, start=start, end=end, sure=sure), price, found)
 
 
 def _holdings(
     known: Sequence[StateChange],
     entries: Sequence[LedgerEntry],
     present: Present | None,
+    logged: Present | None,
     facts: FactsTimeline,
     pricing: Pricing,
     now: datetime,
@@ -320,10 +460,11 @@ def _holdings(
     gone = max((each.at for each in known if each.turn is Turn.GONE), default=now)
     without_vm = list(_without_vm(known, present, now))
     written = [entry for entry in entries if entry.disk_per_month is not None or entry.address_per_month is not None]
+    in_log = logged.disk_per_month if logged else None
     for stretch in stretches:
         is_last = present is not None and stretch.end >= now
         entry = next((each for each in reversed(written) if each.at <= stretch.end), None)
-        noted = (entry.disk_per_month, entry.address_per_month) if entry else (None, None)
+        noted = (entry.disk_per_month, entry.address_per_month) if entry else (in_log, None)
         cuts = (each for each in (gone, *chain(*without_vm)) if stretch.start < each < stretch.end)
         moments = sorted({*facts.cuts(stretch.start, stretch.end), *cuts})
         for start, end in pairwise([stretch.start, *moments, stretch.end]):
@@ -331,6 +472,23 @@ def _holdings(
             has_vm = not any(first <= start < last for first, last in without_vm)
             price = pricing(facts.at(start)[0])
             yield HoldingPeriod(replace(stretch, start=start, end=end), disk, address, price, has_vm)
+
+
+def _with_disk_changes(
+    holdings: Iterable[HoldingPeriod], entries: Sequence[LedgerEntry], disks: Sequence[tuple[datetime, float]]
+) -> Iterator[HoldingPeriod]:
+    """Return the periods, as estimates where the disk had another price: when it was resized is not known."""
+    found = list(holdings)
+    prices = [*disks, *((each.at, each.disk_per_month) for each in entries if each.disk_per_month is not None)]
+    for period in found:
+        # A period ends where the VM changed. The disk is the same from its creation on.
+        begin = min(each.stretch.start for each in found if each.disk_per_month == period.disk_per_month)
+        own = {price for at, price in prices if begin - _START_LIMIT <= at <= period.stretch.end}
+        if period.disk_per_month and own - {period.disk_per_month}:
+            sure = least_certain([period.stretch.sure, Certainty.ESTIMATED])
+            yield replace(period, stretch=replace(period.stretch, sure=sure))
+        else:
+            yield period
 
 
 def _without_vm(

@@ -1,17 +1,55 @@
-"""Create the rows of a cost report, by machine, by run or by tag value."""
+"""Prices by the hour, the cost of ledger entries, and the rows of a cost report."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from itertools import pairwise
 
 from gpuinfra.models.cost import Amounts, Certainty, CostRow, Source, least_certain
-from gpuinfra.models.ledger import LedgerEntry
-from gpuinfra.provision.costing.facts import FactsTimeline
-from gpuinfra.provision.costing.history import CostHistory, Piece, ledger_samples
-from gpuinfra.provision.costing.pricing import PriceBook
-from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.price_list import shipped_prices
+from gpuinfra.models.plan import Price
+from gpuinfra.models.receipt import LedgerEntry, LedgerEntryKind, Receipt
+from gpuinfra.models.sizes import Rate
+from gpuinfra.provision import tags
+from gpuinfra.provision.costing.activity import Event, changes, samples
+from gpuinfra.provision.costing.history import CostHistory, Piece, Present, cost_history, ledger_samples
+from gpuinfra.provision.costing.timeline import Facts, FactsTimeline
+from gpuinfra.provision.lease import BACKSTOP
+from gpuinfra.provision.market import DATE, Prices, shipped_prices
+from gpuinfra.provision.observed_resource import ObservedResource, standard_size
+
+RECORDED = "recorded when the machine was switched on"
+TODAY = "Azure's price list of today"
+SHIPPED = f"the list of {DATE} that comes with gpuinfra"
+UNKNOWN = "not known for all of the time"
+
+
+class PriceBook:
+    """A price lookup that remembers the origin of the prices used."""
+
+    def __init__(self, today: Prices, shipped: Prices) -> None:
+        self._today, self._shipped = today, shipped
+        self._used: dict[str, None] = {}
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The origins of the prices returned so far."""
+        return tuple(self._used)
+
+    def __call__(self, facts: Facts) -> float | None:
+        """Return US dollars per hour, or None if unknown."""
+        if facts.price is not None:
+            return self._from(RECORDED, facts.price)
+        size, region = standard_size(facts.size or ""), facts.region or ""
+        for words, prices in ((TODAY, self._today), (SHIPPED, self._shipped)):
+            price = prices.price(size, region, spot=facts.spot)
+            if price is not None:
+                return self._from(words, price)
+        return self._from(UNKNOWN, None)
+
+    def _from(self, words: str, price: float | None) -> float | None:
+        self._used[words] = None
+        return price
+
 
 IDLE = "idle"
 NO_TAG = "-"
@@ -50,7 +88,7 @@ def _row(each: CostHistory, since: datetime, until: datetime) -> CostRow:
 
 
 def _matters(amounts: Amounts) -> bool:
-    return amounts.seconds > 0 or amounts.total > 0 or bool(amounts.missing)
+    return bool(amounts.seconds or amounts.total or amounts.possible or amounts.possible_total or amounts.missing)
 
 
 def by_tag(histories: Iterable[CostHistory], tag: str, since: datetime, until: datetime) -> list[CostRow]:
@@ -135,11 +173,14 @@ def _share(
         seconds = (other - one).total_seconds() / max(1, len(running))
         unpriced = seconds if piece.price is None else 0.0
         paid = seconds / 3600 * (piece.price or 0.0)
+        is_certain = piece.stretch.is_certain
         # Savings are counted once, in the machine's own row: a run gets only its share of the always-on cost.
         whole, count = own.amounts(one, other), max(1, len(running))
         part = Amounts(
-            seconds=seconds,
-            compute=paid,
+            seconds=seconds if is_certain else 0.0,
+            compute=paid if is_certain else 0.0,
+            possible=0.0 if is_certain else seconds,
+            possible_compute=0.0 if is_certain else paid,
             always_on=whole.always_on / count,
             there=whole.there / count,
             unpriced=unpriced,
@@ -160,11 +201,124 @@ def _spans(
 
 def _rest(whole: Amounts, shares: Iterable[Amounts]) -> Amounts:
     used = sum(shares, Amounts())
-    return replace(
-        whole,
-        seconds=max(0.0, whole.seconds - used.seconds),
-        compute=max(0.0, whole.compute - used.compute),
-        always_on=max(0.0, whole.always_on - used.always_on),
-        there=max(0.0, whole.there - used.there),
-        unpriced=max(0.0, whole.unpriced - used.unpriced),
+    return Amounts(*(max(0.0, getattr(whole, each.name) - getattr(used, each.name)) for each in fields(Amounts)))
+
+
+def power_on_entry(
+    machine: ObservedResource, price: Price, *, at: datetime | None, subscription: str, simulated: bool
+) -> LedgerEntry | None:
+    """Return an entry from the VM's body: switched on at the time in its tag, or changed at `at`.
+
+    Return None if the time is unknown.
+    """
+    since = at or tags.moment(machine.tags, tags.ON_SINCE)
+    if since is None:
+        return None
+    return LedgerEntry(
+        what=LedgerEntryKind.CHANGED if at else LedgerEntryKind.ON,
+        at=since,
+        machine=tags.get(machine.tags, tags.NAME) or machine.ref.name,
+        group=machine.ref.group,
+        subscription=subscription,
+        region=machine.region,
+        size=machine.size or None,
+        spot=machine.is_spot,
+        # A price from an old list was not the actual price, so leave it to a later calculation.
+        price_per_hour=None if price.list_of else price.per_hour,
+        disk_per_month=price.disk_per_month,
+        address_per_month=price.address_per_month,
+        lease_until=tags.moment(machine.tags, tags.LEASE_UNTIL),
+        tags=machine.other_tags,
+        simulated=simulated,
     )
+
+
+def add_cost(
+    receipt: Receipt, events: Sequence[Event] | None, since: datetime, entries: Sequence[LedgerEntry]
+) -> Receipt:
+    """Return the receipt with the times and cost of the last time on. `events` is None if the log was not read.
+
+    `entries` are this machine's only, including the end in this receipt.
+    """
+    facts = Facts(receipt.size, receipt.region, receipt.spot)
+    found = cost_history(
+        receipt.name,
+        log=changes(events or ()),
+        log_since=None if events is None else since,
+        entries=entries,
+        present=Present(facts),
+        now=receipt.at,
+        pricing=PriceBook(_prices(receipt), shipped_prices()),
+        samples=samples(events or ()),
+    )
+    last = found.last_time_on
+    if not last:
+        return receipt
+    return replace(
+        receipt,
+        billed_from=last[0].stretch.start.replace(microsecond=0),
+        billed_to=last[-1].stretch.end.replace(microsecond=0),
+        price_per_hour=last[-1].price if last[-1].price is not None else receipt.price_per_hour,
+        cost_usd=found.last_cost,
+    )
+
+
+def record_of(
+    receipt: Receipt, events: Sequence[Event] | None, since: datetime, entries: Sequence[LedgerEntry], subscription: str
+) -> list[LedgerEntry]:
+    """Return all that is known about a machine's times on, for readers without these entries and, later, this log.
+
+    The arguments are as for `add_cost`; the entries include the end in this receipt.
+    """
+    found = cost_history(
+        receipt.name,
+        log=changes(events or ()),
+        log_since=None if events is None else since,
+        entries=entries,
+        present=None if receipt.deletes else Present(Facts(receipt.size, receipt.region, receipt.spot)),
+        now=receipt.at,
+        pricing=PriceBook(_prices(receipt), shipped_prices()),
+        samples=samples(events or ()),
+    )
+    disk = next((each.disk_per_month for each in reversed(entries) if each.disk_per_month is not None), None)
+    address = next((each.address_per_month for each in reversed(entries) if each.address_per_month is not None), None)
+    common = LedgerEntry(
+        LedgerEntryKind.GONE,
+        max((each.stretch.end for each in found.holdings), default=receipt.at),
+        receipt.name,
+        receipt.group,
+        subscription,
+        receipt.region,
+        receipt.size,
+        receipt.spot,
+        disk_per_month=disk,
+        address_per_month=address,
+        tags=found.tags,
+        simulated=receipt.simulated,
+    )
+    times = [_time_on(piece, common) for piece in found.pieces]
+    return [*times, common] if receipt.deletes else times
+
+
+def _time_on(piece: Piece, common: LedgerEntry) -> LedgerEntry:
+    """Return the entry of a time on. If its end is not known, only the start and the latest end are recorded."""
+    start, end, facts = piece.stretch.start, piece.stretch.end, piece.facts
+    entry = replace(
+        common,
+        region=facts.region or common.region,
+        size=facts.size or common.size,
+        spot=facts.spot,
+        price_per_hour=piece.price,
+    )
+    if piece.stretch.is_certain:
+        return replace(entry, what=LedgerEntryKind.OFF, at=end, since=start)
+    return replace(entry, what=LedgerEntryKind.ON, at=start, lease_until=max(start, end - BACKSTOP))
+
+
+def _prices(receipt: Receipt) -> Prices:
+    """Return today's price from the receipt, if it has one."""
+    if receipt.price_per_hour is None or not receipt.size or not receipt.region:
+        return Prices()
+    price = receipt.price_per_hour
+    rate = Rate(None, price) if receipt.spot else Rate(price)
+    return Prices({(standard_size(receipt.size), receipt.region): rate})

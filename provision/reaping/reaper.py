@@ -9,7 +9,8 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from gpuinfra.models.quantities import format_duration
+from gpuinfra.models.base import format_duration
+from gpuinfra.models.plan import Kind
 from gpuinfra.models.reap import (
     EndedMachine,
     Orphan,
@@ -20,26 +21,34 @@ from gpuinfra.models.reap import (
     UnrecognisedMachine,
     UntaggedMachine,
 )
-from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud, Listed
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.market.port import Market, Prices
-from gpuinfra.provision.names import machine_key, ref_of
+from gpuinfra.provision.lease import is_last_day
+from gpuinfra.provision.market import Market, Prices
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
-from gpuinfra.provision.power import STOPPED, STOPPED_BUT_BILLED
-from gpuinfra.provision.progress import Progress
-from gpuinfra.provision.reaping.decide import STOPPED_FOR, Rules, decide, decide_all, disputed
-from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
-from gpuinfra.provision.reaping.start import start
-from gpuinfra.provision.reaping.stopper import TROUBLE_SECONDS, Stopper
+from gpuinfra.provision.power import STOPPED, STOPPED_BUT_BILLED, USABLE
+from gpuinfra.provision.power_log import off_since
+from gpuinfra.provision.reaping.decide import (
+    STOPPED_FOR,
+    Rules,
+    changed_while_off,
+    decide,
+    decide_all,
+    disputed,
+    last_change,
+    lookalikes,
+    orphans,
+    seen,
+)
+from gpuinfra.provision.reaping.stopper import TROUBLE_SECONDS, Stopper, arm, start
 from gpuinfra.provision.remove import remove
-from gpuinfra.provision.task import Task
-from gpuinfra.provision.waiting import Deadline
+from gpuinfra.provision.tags import machine_key, ref_of
+from gpuinfra.provision.task import Journal, Task
+from gpuinfra.provision.waiting import Deadline, Progress
 
 # Two pools of this size and eight workers that stop machines: sixteen in all.
 WORKERS = 4
@@ -106,6 +115,7 @@ class Reaper:
             protected = _protected(rows, parts.result())
             self.rules = replace(self.rules, protected=protected)
         now = self.cloud.now()
+        self._find_times_off(pool, rows, now)
         judged = decide_all(rows, self.rules, now)
         if self.rules.deletes and self.has_outputs:
             self._keep_outputs(pool, judged, orphans(parts.result(), rows, self.rules, now), self.has_outputs)
@@ -123,11 +133,19 @@ class Reaper:
             pool.submit(self._sweep, parts, rows, now),
             *(pool.submit(self._delete, verdict) for verdict in _those(judged, ReapAction.DELETE)),
             *(pool.submit(self._start, verdict) for verdict in _those(judged, ReapAction.START)),
+            *(pool.submit(self._arm, verdict) for verdict in _on_their_last_day(judged, rows, now)),
         ]
         self._stopper.run(stops)
         for task in tasks:
             task.result()
         self._collect(self._stopper)
+
+    def _find_times_off(self, pool: ThreadPoolExecutor, rows: Sequence[dict[str, Any]], now: datetime) -> None:
+        """Find out when machines were switched off that Azure has changed since then."""
+        machines = changed_while_off(rows, self.rules, now)
+        moments = pool.map(lambda each: off_since(self.cloud, each), machines)
+        found = {last_change(each): at for each, at in zip(machines, moments, strict=True) if at}
+        self.rules = replace(self.rules, off_since=found)
 
     def _report(self, rows: Sequence[dict[str, Any]], judged: Sequence[ReapDecision], now: datetime) -> None:
         """Report the machines that this run does not change."""
@@ -251,6 +269,8 @@ class Reaper:
         with self._record_failure(verdict.name, "delete", verdict.cause, verdict.ref.group):
             if self._still(verdict) is None:
                 return
+            if self.has_outputs and self.has_outputs(verdict.name, verdict.ref.group) is not False:
+                raise CloudError(Fault.OTHER, "Changed", "it was used since it was checked; nothing was deleted")
             task, cause = self._task(verdict.name), f"reap: {verdict.cause}"
             receipt = Teardown(verdict.name, verdict.ref.group, task, cause).delete()
             if receipt.is_proof:
@@ -264,6 +284,18 @@ class Reaper:
             if machine and verdict.until:
                 start(self._task(verdict.name), machine, verdict.until)
                 self.found.started.append(verdict)
+
+    def _arm(self, verdict: ReapDecision) -> None:
+        """Switch Azure's schedule on for the last day of a lease that was too long for it."""
+        with self._record_failure(verdict.name, "schedule", verdict.cause, verdict.ref.group):
+            machine = self.cloud.look(verdict.ref)
+            until = tags.moment(machine.tags, tags.LEASE_UNTIL) if machine else None
+            if machine and until and is_last_day(machine.tags, self.cloud.now()):
+                task = self._task(verdict.name).within(TROUBLE_SECONDS)
+                if task.retry(lambda: arm(task, machine, until), TROUBLE_SECONDS):
+                    self.found.notes.append(
+                        f"{verdict.name}: Azure's daily schedule is on for the last day of its lease"
+                    )
 
     def _remove(self, name: str, own: Sequence[Orphan]) -> Sequence[Orphan]:
         """Delete the orphans of one machine, NICs before their public IPs, and return all with the result."""
@@ -307,6 +339,15 @@ def _protected(rows: Sequence[dict[str, Any]], parts: Sequence[Listed]) -> froze
 
 def _those(judged: Sequence[ReapDecision], action: ReapAction) -> list[ReapDecision]:
     return [verdict for verdict in judged if verdict.action is action]
+
+
+def _on_their_last_day(
+    judged: Sequence[ReapDecision], rows: Sequence[dict[str, Any]], now: datetime
+) -> Iterator[ReapDecision]:
+    kept = {verdict.ref: verdict for verdict in _those(judged, ReapAction.KEEP)}
+    for machine in map(machine_of_row, rows):
+        if machine.ref in kept and machine.power in USABLE and is_last_day(machine.tags, now):
+            yield kept[machine.ref]
 
 
 def _is_interface(orphan: Orphan) -> bool:

@@ -10,17 +10,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 
 from gpuinfra.diagnostics import Problem
-from gpuinfra.git import GitError, Repository, ShallowCloneError, open_repository
-from gpuinfra.parse.folder import mentions_spec, yaml_files
-from gpuinfra.parse.source import MAX_BYTES, decode
+from gpuinfra.models.reap import SpecSource
+from gpuinfra.parse.source import MAX_BYTES, decode, mentions_spec, yaml_files
 from gpuinfra.parse.tree import Mapping as Document
 from gpuinfra.parse.tree import Scalar, read
-from gpuinfra.provision.names import default_group, machine_key
+from gpuinfra.programs import Branches, GitError, PartialCloneError, Repository, ShallowCloneError, open_repository
+from gpuinfra.provision.tags import default_group, machine_key
 
 MAX_AGE = timedelta(days=90)
 MAX_COMMITS = 500
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}
+_REMOTE = "refs/remotes/origin/"
+_NO_NAME = re.compile("[0-9a-f]{40,64}")
 _NO_BLOB = re.compile("0+")
 # For files that are not valid YAML. A superfluous match is better than treating an existing spec as deleted.
 _NAME = re.compile(r"""(?:^|[\s{,])["']?name["']?\s*:\s*["']?([A-Za-z0-9][\w.-]*)""")
@@ -32,8 +34,14 @@ class SpecHistory:
 
     deleted: Mapping[str, datetime] = field(default_factory=dict)
     """Keys of machines with the time of the commit that deleted the spec, at least the time of its parent."""
+    present: frozenset[str] = frozenset()
+    """Case-folded names of machines that have, or may have, a spec in what is checked out of the whole repository."""
+    committed: frozenset[str] = frozenset()
+    """Case-folded names of machines that have, or may have, a spec in the commit that is checked out, or on the default
+    branch."""
     repository: str = ""
     """The repository's ID; empty without a repository, or in a shallow clone."""
+    source: SpecSource | None = None
     is_shallow: bool = False
     note: str = ""
     """Why git's history is not available."""
@@ -49,23 +57,58 @@ class Commit:
 
 
 def spec_history(folder: Path, now: datetime) -> SpecHistory:
-    """Return the specs that were deleted from this folder in the last 90 days and 500 commits."""
+    """Return the specs that were deleted from this folder in the last 90 days and 500 commits.
+
+    A spec counts as deleted on the default branch only, and only if no file in the whole repository has it: neither
+    there, nor in what is checked out.
+    """
     try:
         with open_repository(folder) as repository:
             found = repository.identify()
             below = Path(folder).resolve().relative_to(repository.root).as_posix()
             here = _names_here(repository.root)
             blobs = _Blobs(repository)
-            files = dict(_files_at_head(repository))
-            blobs.fetch(list(files.values()))
-            here |= {key.rpartition("/")[2] for blob in files.values() for key in blobs.names(blob)}
-            at_head = [key for path, blob in files.items() if _is_yaml(path, below) for key in blobs.names(blob)]
-            gone = deletions(at_head, _commits(repository, below, now, blobs))
+            possible = default_branch(repository.branches, repository.head)
+            name, main = next(iter(possible.items()))
+            files = {commit: dict(_files_at(repository, commit)) for commit in {repository.head, *possible.values()}}
+            blobs.fetch([blob for found_there in files.values() for blob in found_there.values()])
+            everywhere = {blob for found_there in files.values() for blob in found_there.values()}
+            committed = {name for blob in everywhere for name in blobs.possible_names(blob)}
+            at_main = [key for path, blob in files[main].items() if _is_yaml(path, below) for key in blobs.names(blob)]
+            times = _times(repository, main)
+            gone = deletions(at_main, _commits(repository, main, below, now, blobs, times))
+            source = SpecSource(
+                ref=_short(name),
+                commit=main,
+                at=times[main],
+                checked_out=_short(repository.branches.checked_out or repository.head),
+                is_default=repository.head == main,
+                is_known=len(possible) == 1,
+                dirty=_uncommitted(repository, below),
+            )
     except (GitError, ValueError, OSError) as error:
         is_shallow = isinstance(error, ShallowCloneError)
         return SpecHistory(is_shallow=is_shallow, note=f"no machine was compared with its spec: {error}")
     # A spec with another group, or anywhere else in the repository, does not count as deleted.
-    return SpecHistory({key: at for key, at in gone.items() if key.rpartition("/")[2] not in here}, found)
+    deleted = {key: at for key, at in gone.items() if key.rpartition("/")[2] not in here | committed}
+    return SpecHistory(deleted, frozenset(here), frozenset(committed), found, source)
+
+
+def default_branch(branches: Branches, head: str) -> dict[str, str]:
+    """Return the default branch with its commit; if the clone does not know it, all branches that could be it.
+
+    A clone knows it as `origin/HEAD`; a checkout in CI often does not. Then `origin/main` or `origin/master` is, if
+    only one of them exists, or the only branch of the remote. Without a remote, the same applies to its own branches.
+    """
+    remote = {name: at for name, at in branches.commits.items() if name.startswith(_REMOTE)}
+    if branches.default in remote:
+        return {branches.default: remote[branches.default]}
+    usual = {name: at for name, at in (remote or branches.commits).items() if name.endswith(("/main", "/master"))}
+    usual = {name: at for name, at in usual.items() if name.count("/") == (3 if remote else 2)}
+    for found in (usual, remote):
+        if len(found) == 1:
+            return found
+    return {branches.checked_out or head: head, **(remote or usual)}
 
 
 def deletions(at_head: Iterable[str], commits: Iterable[Commit]) -> dict[str, datetime]:
@@ -112,11 +155,16 @@ def _names_here(root: Path) -> set[str]:
             content = file.read_bytes()
         except OSError as error:
             raise GitError(f"`{file}` cannot be read: {error.strerror}") from error
-        if mentions_spec(content):
-            text = content.decode("utf-8", "replace")
-            named = (key.rpartition("/")[2] for key in names_in(content))
-            found |= {*named, *(name.casefold() for name in _NAME.findall(text))}
+        found |= _possible_names(content, names_in(content))
     return found
+
+
+def _possible_names(content: bytes, keys: Iterable[str]) -> frozenset[str]:
+    """Return every name that a file could mean, also one that is not valid YAML. `keys` are those of its specs."""
+    if not mentions_spec(content):
+        return frozenset()
+    named = (key.rpartition("/")[2] for key in keys)
+    return frozenset((*named, *(name.casefold() for name in _NAME.findall(content.decode("utf-8", "replace")))))
 
 
 def repository_of(file: Path) -> tuple[str, str]:
@@ -135,26 +183,28 @@ def repository_of(file: Path) -> tuple[str, str]:
 # Git
 
 
-def _files_at_head(repository: Repository) -> Iterator[tuple[str, str]]:
-    """Yield path and blob of every YAML file in the last commit, including hidden folders."""
-    for line in repository.ask("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0"):
+def _files_at(repository: Repository, commit: str) -> Iterator[tuple[str, str]]:
+    """Yield path and blob of every YAML file in a commit, including hidden folders."""
+    for line in repository.ask("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0"):
         facts, _, path = line.decode("utf-8", "surrogateescape").partition("\t")
         if PurePosixPath(path).suffix in _SUFFIXES:
             yield path, facts.split()[2]
 
 
-def _times(repository: Repository) -> dict[str, datetime]:
+def _times(repository: Repository, commit: str) -> dict[str, datetime]:
     """Return the time of each commit on the main line, at least its parent's time: the committer chooses the date."""
     times, latest = dict[str, datetime](), datetime.fromtimestamp(0, UTC)
-    lines = repository.ask("rev-list", "--first-parent", "--reverse", "--timestamp", "HEAD").decode().splitlines()
-    for seconds, commit in (line.split() for line in lines):
+    lines = repository.ask("rev-list", "--first-parent", "--reverse", "--timestamp", commit).decode().splitlines()
+    for seconds, each in (line.split() for line in lines):
         latest = max(latest, datetime.fromtimestamp(int(seconds), UTC))
-        times[commit] = latest
+        times[each] = latest
     return times
 
 
-def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -> list[Commit]:
-    """Return the commits that change the folder, newest first, each compared with its first parent."""
+def _commits(
+    repository: Repository, main: str, below: str, now: datetime, blobs: _Blobs, times: Mapping[str, datetime]
+) -> list[Commit]:
+    """Return the commits before `main` that change the folder, newest first, each compared with its first parent."""
     words = (
         "log",
         "--first-parent",
@@ -166,19 +216,33 @@ def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -
         "--format=%x01%H%x01",
         f"--max-count={MAX_COMMITS}",
         f"--since={(now - MAX_AGE).isoformat()}",
-        "HEAD",
+        main,
         "--",
         # Without a pathspec, the whole repository counts.
         *([] if below == "." else [f":(top,literal){below}"]),
     )
     parts = repository.ask(*words).decode("utf-8", "replace").split("\x01")
-    times, found = _times(repository), []
+    found = []
     for commit, changes in zip(parts[1::2], parts[2::2], strict=False):
         pairs = list(_changes(changes, below))
         blobs.fetch([blob for pair in pairs for blob in pair])
         before, after = ([name for pair in pairs for name in blobs.names(pair[side])] for side in (0, 1))
         found.append(Commit(times[commit], tuple(before), tuple(after)))
     return found
+
+
+def _uncommitted(repository: Repository, below: str) -> tuple[str, ...]:
+    """Return the paths of changed and new files in the folder that are not committed, and may be part of a spec."""
+    # Git runs programs that the settings of a submodule name.
+    words = ("status", "--porcelain=v1", "--no-renames", "--untracked-files=all", "--ignore-submodules=all", "-z", "--")
+    answer = repository.ask(*words, *([] if below == "." else [f":(top,literal){below}"]))
+    paths = (line[3:].decode("utf-8", "replace") for line in answer.split(b"\0") if line)
+    return tuple(path for path in paths if _is_yaml(path, below) or path.endswith(".txt"))
+
+
+def _short(name: str) -> str:
+    short = name.removeprefix("refs/heads/").removeprefix("refs/remotes/")
+    return short[:7] if _NO_NAME.fullmatch(short) else short
 
 
 def _changes(text: str, below: str) -> Iterator[tuple[str, str]]:
@@ -200,38 +264,57 @@ def _is_yaml(path: str, below: str) -> bool:
     return inner.suffix in _SUFFIXES and not hidden
 
 
+@dataclass(frozen=True)
+class _Names:
+    """The names in a file."""
+
+    keys: tuple[str, ...] = ()
+    """The keys of the machines of its valid specs."""
+    possible: frozenset[str] = frozenset()
+    """Case-folded names that it could mean."""
+
+
 class _Blobs:
     """The machine keys in git's files, each file read once."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._names: dict[str, tuple[str, ...]] = {}
+        self._names: dict[str, _Names] = {}
 
     def names(self, blob: str) -> tuple[str, ...]:
         """Return the keys in a blob, or an empty tuple if the file did not exist."""
+        return self._read(blob).keys
+
+    def possible_names(self, blob: str) -> frozenset[str]:
+        """Return the case-folded names that a blob could mean."""
+        return self._read(blob).possible
+
+    def _read(self, blob: str) -> _Names:
         if _NO_BLOB.fullmatch(blob):
-            return ()
+            return _Names()
         self.fetch([blob])
         return self._names[blob]
 
     def fetch(self, blobs: Sequence[str]) -> None:
-        """Read the blobs that are not known yet, with one git call."""
+        """Read the blobs that are not known yet, with one git call. Raise GitError if the clone lacks one."""
         missing = [each for each in dict.fromkeys(blobs) if each not in self._names and not _NO_BLOB.fullmatch(each)]
         if missing:
             answer = self._repository.ask("cat-file", "--batch", stdin="\n".join(missing).encode() + b"\n")
             self._names |= dict(_batch(answer, missing))
 
 
-def _batch(answer: bytes, blobs: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield keys by blob from `SHA blob SIZE`, newline, content, newline; or `SHA missing`, as in a partial clone."""
+def _batch(answer: bytes, blobs: Sequence[str]) -> Iterator[tuple[str, _Names]]:
+    """Yield names by blob from `SHA blob SIZE`, newline, content, newline; or `SHA missing`, as in a partial clone."""
     place = 0
     for blob in blobs:
         end = answer.index(b"\n", place)
         head = answer[place:end].split()
         place = end + 1
         if head[-1] == b"missing":
-            yield blob, ()
-            continue
+            # Without the file, its spec would look deleted, or a deleted one would not be found.
+            raise PartialCloneError
         size = int(head[2])
-        yield blob, names_in(answer[place : place + size]) if head[1] == b"blob" else ()
+        content = answer[place : place + size] if head[1] == b"blob" else b""
+        keys = names_in(content)
+        yield blob, _Names(keys, _possible_names(content, keys))
         place += size + 1

@@ -1,4 +1,4 @@
-"""Stop many machines in parallel: request each deallocation, then look until Azure shows the VM as off.
+"""Start machines, or stop many in parallel: request each deallocation, then look until Azure shows the VM as off.
 
 No worker waits for an operation. So a slow machine does not delay the others, and a few workers suffice for hundreds.
 """
@@ -8,24 +8,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from gpuinfra.models.json_values import stamp
+from gpuinfra.models.plan import Kind, Power, Resource
 from gpuinfra.models.reap import EndedMachine, ReapAction, ReapDecision, ReapFailure
 from gpuinfra.models.receipt import OffProof, Receipt, Residue, next_morning
-from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud
-from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
-from gpuinfra.provision.names import name_of
+from gpuinfra.provision.errors import CloudError, Fault, reason_of
+from gpuinfra.provision.market import Prices, address_per_month, disk_per_month
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
-from gpuinfra.provision.power import BILLED, DEALLOCATED
-from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.power import BILLED, DEALLOCATED, RUNNING
 from gpuinfra.provision.reaping.decide import Rules, decide
-from gpuinfra.provision.waiting import Deadline
+from gpuinfra.provision.resources.common import with_others
+from gpuinfra.provision.resources.shutdown_schedule import schedule_update
+from gpuinfra.provision.tags import name_of, ref_of
+from gpuinfra.provision.task import Journal, Task
+from gpuinfra.provision.waiting import Deadline, Progress
 
 WORKERS = 8
-DOING = "deallocating"
+DEALLOCATING = "deallocating"
 # Temporary errors are retried for this long. The next run of the reaper tries again anyway.
 TROUBLE_SECONDS = 60.0
 OFF_SECONDS = 900.0
@@ -120,7 +121,7 @@ class Stopper:
         stop.trouble = stop.trouble or stop.deadline.within(self.trouble_seconds)
         if error.fault in _PASSES and not stop.trouble.is_over:
             return False
-        return self._give_up(stop, error.code, error.message)
+        return self._give_up(stop, error.code, reason_of(error).removeprefix(f"{error.code}: "))
 
     def _ask(self, stop: Stop) -> bool:
         """Look again, because the lease may have been renewed since the listing, and request the deallocation."""
@@ -134,8 +135,8 @@ class Stopper:
             return True
         stop.machine = machine
         if not stop.attempts:
-            self.progress.begin(stop.step, DOING)
-            self.journal(stop.verdict.name).intend(DOING, ref)
+            self.progress.begin(stop.step, DEALLOCATING)
+            self.journal(stop.verdict.name).intend(DEALLOCATING, ref)
         if machine.state == DELETING:
             self.cloud.fleet.ask_delete(ref)
         else:
@@ -158,14 +159,14 @@ class Stopper:
 
     def _off(self, stop: Stop, how: OffProof) -> bool:
         self.progress.end(stop.step, "deallocated" if how is OffProof.DEALLOCATED else "gone")
-        self.journal(stop.verdict.name).did(DOING, stop.verdict.ref)
+        self.journal(stop.verdict.name).did(DEALLOCATING, stop.verdict.ref)
         self.stopped.append(EndedMachine(stop.verdict, self._receipt(stop, how)))
         return True
 
     def _give_up(self, stop: Stop, code: str, message: str) -> bool:
         verdict = stop.verdict
         self.progress.fail(stop.step, code)
-        self.journal(verdict.name).failed(DOING, verdict.ref, code)
+        self.journal(verdict.name).failed(DEALLOCATING, verdict.ref, code)
         action = "delete" if stop.machine and stop.machine.state == DELETING else "stop"
         self.failed.append(ReapFailure(verdict.name, action, code, message, verdict.cause, verdict.ref.group))
         return True
@@ -182,15 +183,21 @@ class Stopper:
         )
         if machine is None:
             return gone
+        residue = self._residue(verdict.name, machine)
+        monthly = {each.kind: each.per_month for each in residue}
         return replace(
             gone,
+            created=machine.created,
+            disk_per_month=monthly.get("disk"),
+            address_per_month=monthly.get(Kind.PUBLIC_IP),
+            tags=machine.other_tags,
             region=machine.region,
             size=machine.size,
             spot=machine.is_spot,
             billed_from=tags.moment(machine.tags, tags.ON_SINCE),
             billed_to=(stop.asked_at or now).replace(microsecond=0),
             price_per_hour=self.prices().price(machine.size, machine.region, spot=machine.is_spot),
-            residue=tuple(self._residue(verdict.name, machine)) if how is OffProof.DEALLOCATED else (),
+            residue=tuple(residue) if how is OffProof.DEALLOCATED else (),
             left_on_until=next_morning(now),
         )
 
@@ -203,3 +210,47 @@ class Stopper:
         if name.casefold() in self.addresses():
             found.append(Residue(Kind.PUBLIC_IP, name_of(Kind.PUBLIC_IP, name), address_per_month()))
         return found
+
+
+STARTING = "starting"
+START_SECONDS = 600.0
+SEEN_SECONDS = 60.0
+UNREACHABLE_SECONDS = 60.0
+
+
+def start(task: Task, machine: ObservedResource, until: datetime) -> None:
+    """Set Azure's shutdown schedule, then the tag, then start the VM, and wait until Azure shows it as running."""
+    ref, task = machine.ref, task.within(START_SECONDS)
+    cloud = task.cloud
+    with task.step(ref, STARTING, "started"):
+        task.retry(lambda: _set_end(task, machine, until), UNREACHABLE_SECONDS)
+        task.retry(lambda: cloud.wait(cloud.act(ref, Power.START), task.deadline), UNREACHABLE_SECONDS)
+        if not task.within(SEEN_SECONDS).wait_until(lambda: _is_running(cloud.look(ref))):
+            raise CloudError(Fault.TIMEOUT, "Timeout", "started, and Azure does not show it running", subject=str(ref))
+
+
+def arm(task: Task, machine: ObservedResource, until: datetime) -> bool:
+    """Set Azure's shutdown schedule to a lease that ends at `until`, and return whether that changed it."""
+    cloud = task.cloud
+    schedule = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
+    wanted = schedule_update(machine, schedule, until, cloud.now(), cloud.subscription)
+    if wanted:
+        try:
+            cloud.wait(cloud.put(wanted), task.deadline)
+        except CloudError as error:
+            # Without a schedule, only the guest agent stops the machine.
+            if schedule or not error.is_lasting or not cloud.allow_self_stop(machine).is_held:
+                raise
+            return False
+    return wanted is not None
+
+
+def _set_end(task: Task, machine: ObservedResource, until: datetime) -> None:
+    cloud = task.cloud
+    arm(task, machine, until)
+    marks = {tags.ON_SINCE: stamp(cloud.now()) or "", tags.LEASE_UNTIL: stamp(until) or ""}
+    cloud.wait(cloud.patch(Resource(machine.ref, {"tags": with_others(machine, marks)})), task.deadline)
+
+
+def _is_running(machine: ObservedResource | None) -> bool:
+    return machine is not None and machine.power == RUNNING

@@ -6,7 +6,7 @@ Each module has `desired(plan_input) -> Resource`, `differences(desired, part) -
 
 from types import ModuleType
 
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Kind
 from gpuinfra.provision.resources import disk, nic, nsg, public_ip, resource_group, shutdown_schedule, vm, vnet
 
 # In order of creation; deletion uses the reverse order.

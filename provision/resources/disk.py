@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import missing_tags, resource, with_others
+from gpuinfra.models.plan import Difference, Kind, Resource
+from gpuinfra.provision import tags
+from gpuinfra.provision.observed_resource import ObservedResource, refers_to
+from gpuinfra.provision.power import DEALLOCATED
+from gpuinfra.provision.resources.common import PlanInput, missing_tags, resource, with_others
 
 
 def desired(plan_input: PlanInput) -> Resource:
@@ -17,8 +17,8 @@ def desired(plan_input: PlanInput) -> Resource:
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:
     """Return the update: everything except the region."""
-    tags = with_others(part, wanted.body["tags"])
-    return Resource(wanted.ref, {"tags": tags, "sku": wanted.body["sku"], "properties": wanted.body["properties"]})
+    marks = with_others(part, wanted.body["tags"])
+    return Resource(wanted.ref, {"tags": marks, "sku": wanted.body["sku"], "properties": wanted.body["properties"]})
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
@@ -32,3 +32,33 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
         replaces = old_kind.rsplit("_", 1)[-1] != new_kind.rsplit("_", 1)[-1]
         yield Difference("kind", old_kind, new_kind, replaces=replaces, needs_off=True)
     yield from missing_tags(wanted, part)
+
+
+# Whether all outputs on a disk were fetched. The tag is valid for one time off only: Azure updates the disk's time at
+# every start, deallocation, attachment and detachment, also of a VM that the portal or the guest agent controls.
+_RESERVED = "Reserved"
+"""The state of a disk whose VM is deallocated."""
+
+
+def fetched_update(disk: ObservedResource) -> Resource | None:
+    """Return the update that records that all outputs were fetched; None unless the disk's VM is deallocated."""
+    since = _off_since(disk)
+    return Resource(disk.ref, {"tags": with_others(disk, {tags.EMPTY_SINCE: since})}) if since else None
+
+
+def is_fetched(disk: ObservedResource, machine: ObservedResource) -> bool:
+    """Return whether a VM is off and was not on since it confirmed that all outputs on its disk were fetched."""
+    since = tags.moment(machine.tags, tags.ON_SINCE)
+    off = tags.moment(disk.tags, tags.EMPTY_SINCE)
+    return (
+        machine.power == DEALLOCATED
+        and refers_to(machine.os_disk_id, disk.ref)
+        and tags.get(disk.tags, tags.EMPTY_SINCE) == _off_since(disk)
+        and off is not None
+        and (since is None or since <= off)
+    )
+
+
+def _off_since(disk: ObservedResource) -> str:
+    changed = str(disk.properties.get("LastOwnershipUpdateTime") or "")
+    return changed if str(disk.properties.get("diskState") or "") == _RESERVED else ""

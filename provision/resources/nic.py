@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.plan import Difference, Kind, Resource
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import missing_tags, place, resource, same_id, whole_update
+from gpuinfra.provision.resources.common import PlanInput, missing_tags, place, resource, same_id, whole_update
 from gpuinfra.provision.resources.vnet import SUBNET, subnet_id
 
 CONFIGURATION = "primary"

@@ -1,13 +1,11 @@
 """The network security group: allows SSH from the addresses in the spec, and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.plan import Difference, Kind, Resource
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update
+from gpuinfra.provision.resources.common import PlanInput, missing_tags, place, resource, whole_update
 
 RULE = "ssh"
 _RULE = {
@@ -51,7 +49,7 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
     rules = {rule["name"]: rule["properties"] for rule in part.properties.get("securityRules") or []}
     (own,) = (rule["properties"] for rule in wanted.body["properties"]["securityRules"])
     found = rules.pop(RULE, None)
-    old, new = _sources(found), _sources(own)
+    old, new = sources_of(found), sources_of(own)
     if old != new:
         yield Difference("ssh from", ", ".join(old) or "nowhere", ", ".join(new))
     elif found is not None and _rest(found, own) != _rest(own, own):
@@ -61,7 +59,8 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
     yield from missing_tags(wanted, part)
 
 
-def _sources(rule: dict[str, Any] | None) -> list[str]:
+def sources_of(rule: Mapping[str, Any] | None) -> list[str]:
+    """Return the sources of a rule, each address as a range; an empty list without a rule."""
     if rule is None:
         return []
     one = rule.get("sourceAddressPrefix")

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.plan import Difference, Kind, Resource
 from gpuinfra.provision import tags
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
+from gpuinfra.provision.resources.common import PlanInput, missing_tags, place, resource, whole_update, with_others
 
 # An unusual value. Unlike a tag, setting it requires the right to write the public IP. So it distinguishes one that
 # `up` created from a reserved one of others that was tagged.

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.plan import Difference, Kind, Resource
 from gpuinfra.provision import tags
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import is_default_group
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import missing_tags, whole_update
+from gpuinfra.provision.resources.common import PlanInput, missing_tags, whole_update
 
 
 def desired(plan_input: PlanInput) -> Resource:

@@ -5,19 +5,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.plan import Difference, Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.lease import BACKSTOP
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.lease import BACKSTOP
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
+from gpuinfra.provision.resources.common import PlanInput, missing_tags, place, resource, whole_update, with_others
+from gpuinfra.provision.tags import ref_of
 
 update = whole_update
 
 WINDOW = timedelta(minutes=31)
 """A change less than this before the daily stop may take effect only the next day, so the old stop still fires."""
+DAILY_STOP = "daily stop"
 TOO_LATE = "Azure may apply a change that is less than 31 minutes ahead from the next day on"
 
 
@@ -68,6 +67,11 @@ def schedule_for(until: datetime, now: datetime) -> dict[str, Any]:
     return {"status": status, "dailyRecurrence": {"time": f"{backstop.astimezone(UTC):%H%M}"}}
 
 
+def is_off(part: ObservedResource) -> bool:
+    """Return whether a schedule is switched off."""
+    return part.properties.get("status") == "Disabled"
+
+
 def latest_end(now: datetime) -> datetime:
     """Return the latest end of a lease with which the schedule is enabled."""
     return (now + timedelta(days=1) - BACKSTOP).replace(second=0, microsecond=0) - timedelta(minutes=1)
@@ -92,7 +96,7 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
     old, new = part.properties, wanted.body["properties"]
     shown = [f"{each.get('status')} {(each.get('dailyRecurrence') or {}).get('time')} UTC" for each in (old, new)]
     if shown[0] != shown[1] or old.get("timeZoneId") != "UTC":
-        yield Difference("daily stop", shown[0], shown[1])
+        yield Difference(DAILY_STOP, shown[0], shown[1], of_lease=old.get("timeZoneId") == "UTC")
     elif str(old.get("targetResourceId", "")).casefold() != new["targetResourceId"].casefold():
-        yield Difference("daily stop", "of another machine", "of this one")
+        yield Difference(DAILY_STOP, "of another machine", "of this one")
     yield from missing_tags(wanted, part)

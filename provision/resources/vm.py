@@ -5,16 +5,13 @@ from typing import Any
 
 from gpuinfra.models.images import ALIASES
 from gpuinfra.models.json_values import stamp
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.plan import Difference, Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.hours import hours_to_tag
-from gpuinfra.provision.lifecycle.terms import terms_to_tag
-from gpuinfra.provision.login.cloud_init import custom_data
+from gpuinfra.provision.lease import hours_to_tag, terms_from_tag, terms_to_tag
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import place, with_others
+from gpuinfra.provision.resources.cloud_init import custom_data
+from gpuinfra.provision.resources.common import PlanInput, place, with_others
 
 IDENTITY = {"type": "SystemAssigned"}
 """The system-assigned identity with which the guest agent deallocates the VM: see `agent_role.py`."""
@@ -172,11 +169,14 @@ def _tag_difference(name: str, old: str, new: str) -> Difference:
         case tags.LEASE_UNTIL:
             before, after = tags.parse_moment(old), tags.parse_moment(new)
             is_sooner = before is not None and after is not None and after < before
-            return Difference("lease until", old or "none", new, is_sooner=is_sooner)
+            return Difference("lease until", old or "none", new, is_sooner=is_sooner, of_lease=True)
         case tags.ON_SINCE:
-            return Difference("on since", old or "never", new)
+            return Difference("on since", old or "never", new, of_lease=True)
         case tags.TERMS:
-            return Difference("terms", old or "none", new)
+            had, gets = terms_from_tag(old), terms_from_tag(new)
+            # The price decides how long the cost cap lasts, and may have changed since the last start.
+            is_cap = had and gets and (had.lease, had.idle) == (gets.lease, gets.idle)
+            return Difference("terms", old or "none", new, of_lease=bool(is_cap))
         case tags.DIGEST:
             return Difference("spec", old.removeprefix("sha256:")[:8] or "none", new.removeprefix("sha256:")[:8])
         case _:

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.plan import Difference, Kind, Resource
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update
+from gpuinfra.provision.resources.common import PlanInput, missing_tags, place, resource, whole_update
 
 SUBNET = "machines"
 RANGE = "10.77.0.0/24"

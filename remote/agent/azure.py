@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
-from gpuinfra.remote.agent.clock import Clock
+from gpuinfra.remote.agent.guest import Clock
 
 METADATA_SECONDS, ARM_SECONDS = 3.0, 20.0
+MAX_CONTENT, MAX_ERROR = 4 << 20, 1000
 METADATA_VERSION, EVENTS_VERSION, TOKEN_VERSION = "2021-02-01", "2020-07-01", "2018-02-01"
 COMPUTE_VERSION = "2024-11-01"
 PUBLIC = "https://management.azure.com"
@@ -38,9 +40,6 @@ class Azure:
         self._clock = clock
         self._metadata = environment.get("GPUINFRA_IMDS_ENDPOINT") or "http://169.254.169.254/metadata"
         self._arm = environment.get("GPUINFRA_ARM_ENDPOINT")
-        # Metadata has a link-local address and refuses requests through a proxy.
-        self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self._outward = urllib.request.build_opener()
 
     def compute(self) -> dict[str, Any]:
         """Return this VM's metadata, including its tags."""
@@ -70,36 +69,65 @@ class Azure:
             raise AzureError("instance metadata returned no token")
         url = f"{(self._arm or manager).rstrip('/')}{machine}/deallocate?api-version={COMPUTE_VERSION}"
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(url, b"", headers, method="POST")  # noqa: S310 Azure's own
-        self._send(self._outward, request, ARM_SECONDS)
+        self._post(url, headers)
 
     def _ask_metadata(self, path: str, body: Any = None) -> Any:
         content = None if body is None else json.dumps(body).encode()
+        method = "GET" if content is None else "POST"
         headers = {"Metadata": "true", **({"Content-Type": "application/json"} if content else {})}
-        request = urllib.request.Request(f"{self._metadata}/{path}", content, headers)  # noqa: S310 Azure's own
-        text = self._send(self._direct, request, METADATA_SECONDS)
+        url = f"{self._metadata}/{path}"
+        with _azure_errors(f"{method} {url.partition('?')[0]}"):
+            text = self._ask_directly(method, url, content, headers)
         try:
             return json.loads(text) if text else None
         except ValueError:
             raise AzureError("instance metadata returned invalid JSON") from None
 
-    def _send(self, opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float) -> bytes:
-        """Return the response's content. Every response has Azure's time, even an error."""
-        what = f"{request.get_method()} {request.full_url.partition('?')[0]}"
+    def _ask_directly(self, method: str, url: str, content: bytes | None, headers: dict[str, str]) -> bytes:
+        """Return the response's content. Metadata has a link-local address and refuses requests through a proxy."""
+        place = urlsplit(url)
+        connection = http.client.HTTPConnection(place.netloc, timeout=METADATA_SECONDS)
         try:
-            with opener.open(request, timeout=seconds) as response:
-                self._clock.note(response.headers.get("Date"))
-                content: bytes = response.read(4 * 1024 * 1024)
-                return content
-        except urllib.error.HTTPError as error:
-            with error:
-                self._clock.note(error.headers.get("Date"))
-                text = error.read(1000).decode("utf-8", "replace")
-            raise AzureError(f"{what}: {error.code} {' '.join(text.split())[:300]}") from None
-        except (OSError, ValueError, EOFError) as error:
-            raise AzureError(f"{what}: {error}") from None
-        except Exception as error:  # http.client has its own exceptions
-            raise AzureError(f"{what}: {type(error).__name__}: {error}") from None
+            connection.request(method, f"{place.path}?{place.query}", content, headers)
+            response = connection.getresponse()
+            self._clock.note(response.getheader("Date"))
+            if response.status // 100 != 2:
+                raise AzureError(_shorten(response.status, response.read(MAX_ERROR)))
+            return response.read(MAX_CONTENT)
+        finally:
+            connection.close()
+
+    def _post(self, url: str, headers: dict[str, str]) -> None:
+        """Send a request to Resource Manager, through the VM's proxy if it has one."""
+        # Imported late: it takes longer than everything else in the agent, which rarely needs it.
+        import urllib.error
+        import urllib.request
+
+        request = urllib.request.Request(url, b"", headers, method="POST")  # noqa: S310 Azure's own
+        with _azure_errors(f"POST {url.partition('?')[0]}"):
+            try:
+                with urllib.request.urlopen(request, timeout=ARM_SECONDS) as response:  # noqa: S310
+                    self._clock.note(response.headers.get("Date"))
+                    response.read(MAX_CONTENT)
+            except urllib.error.HTTPError as error:
+                with error:
+                    self._clock.note(error.headers.get("Date"))  # even an error has Azure's time
+                    raise AzureError(_shorten(error.code, error.read(MAX_ERROR))) from None
+
+
+def _shorten(status: int, content: bytes) -> str:
+    return f"{status} {' '.join(content.decode('utf-8', 'replace').split())[:300]}"
+
+
+@contextmanager
+def _azure_errors(what: str) -> Iterator[None]:
+    """Raise every error of a request as an AzureError that names it."""
+    try:
+        yield
+    except (AzureError, OSError, ValueError, EOFError) as error:
+        raise AzureError(f"{what}: {error}") from None
+    except Exception as error:  # http.client has its own exceptions
+        raise AzureError(f"{what}: {type(error).__name__}: {error}") from None
 
 
 def read_notice(events: Any, machine: str) -> dict[str, Any] | None:

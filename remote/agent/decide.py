@@ -37,6 +37,10 @@ class Run:
     ended_age: float | None = None
     """Seconds since its job ended; None if it runs or never began."""
     of_this_boot: bool = True
+    failed: bool = False
+    """Whether its job ended by itself, with an exit code other than 0."""
+    keep_on_failure: float | None = None
+    """For how many of Azure's seconds the machine stays on after a failed job."""
 
     @property
     def has_client(self) -> bool:
@@ -57,6 +61,17 @@ class Run:
     def ends_machine(self) -> bool:
         """Return whether the machine goes off after this run."""
         return self.of_this_boot and self.after_run in ENDS
+
+    def held_until(self, now: float, rate: float) -> float | None:
+        """Return the whole minute until which the machine stays on for a look at this run; None if it does not."""
+        if self.alive or not (
+            self.failed and self.ends_machine and self.keep_on_failure and self.ended_age is not None
+        ):
+            return None
+        # After a clock change, the end may be in the future.
+        left = self.keep_on_failure - max(0.0, self.ended_age) * rate
+        until = -(-(now + left) // 60) * 60
+        return until if until > now else None
 
     @property
     def seconds_to_finish(self) -> float | None:
@@ -84,6 +99,8 @@ class Facts:
     terms: Terms
     lease_until: float | None = None
     on_since: float | None = None
+    hold: tuple[str, float] | None = None
+    """The failed run for which a client keeps the machine on, and until when, from a tag."""
     runs: tuple[Run, ...] = ()
     sessions: int = 0
     gpu: int | None = None
@@ -97,6 +114,22 @@ class Facts:
     def needed(self) -> bool:
         """Return whether a job runs, or a client is connected for one."""
         return any(run.needs_machine for run in self.runs)
+
+    @property
+    def is_held_by_lease(self) -> bool:
+        """Return whether a client made the lease the time for a look at a failed job. It ends with the lease alone."""
+        return self.hold is not None and self.hold[1] == self.lease_until and self.now < self.hold[1]
+
+    @property
+    def held(self) -> tuple[str, float] | None:
+        """Return the failed run for which the machine stays on, and until when; None without one."""
+        if self.is_held_by_lease:
+            return self.hold
+        found = [(until, run.id) for run in self.runs if (until := run.held_until(self.now, self.rate)) is not None]
+        if not found:
+            return None
+        until, run = max(found)
+        return run, until
 
     @property
     def shows_life(self) -> bool:
@@ -132,6 +165,8 @@ class Decision:
     """Runs that need the machine now, if it goes off after the last of them."""
     finished_until: float | None = None
     """When the machine goes off because these runs have ended; None while something needs it."""
+    held: tuple[str, float] | None = None
+    """See `Facts.held`."""
 
 
 def decide(facts: Facts, memory: Memory) -> Decision:
@@ -139,6 +174,9 @@ def decide(facts: Facts, memory: Memory) -> Decision:
     until, limit = end_of(facts)
     idle_since = idle_from(facts, memory)
     idle_until = None if idle_since is None else idle_since + facts.terms.idle
+    held = facts.held
+    if idle_until is not None and held:
+        idle_until = max(idle_until, held[1])
     cause, detail = _cause(facts, until, limit, idle_until, memory.begun)
     near = [] if cause else list(_near(facts, until, limit, idle_until))
     warnings = tuple(each for each in near if each not in memory.warned)
@@ -150,7 +188,7 @@ def decide(facts: Facts, memory: Memory) -> Decision:
     finish = _finish(facts)
     finished_until = finish[0] if finish else None
     return Decision(
-        until, limit, cause, detail, warnings, bool(near), next_memory, idle_until, ends_with, finished_until
+        until, limit, cause, detail, warnings, bool(near), next_memory, idle_until, ends_with, finished_until, held
     )
 
 
@@ -199,20 +237,23 @@ def _cause(
 
 def _finish(facts: Facts) -> tuple[float, str] | None:
     """Return when the machine goes off because a run has ended, and which; None while something needs it."""
-    if facts.needed:
+    if facts.needed or facts.is_held_by_lease:
         return None
     over = [run for run in facts.runs if run.seconds_to_finish is not None]
     if not over:
         return None
     # The last run to end gets its whole window, even if that of an older one is over.
     wait = max(run.seconds_to_wait for run in facts.runs)
-    return facts.now + wait * facts.rate, max(over, key=lambda run: run.seconds_to_wait).id
+    end = facts.now + wait * facts.rate
+    return max(end, facts.held[1]) if facts.held else end, max(over, key=lambda run: run.seconds_to_wait).id
 
 
 def _near(facts: Facts, until: float, limit: str, idle_until: float | None) -> Iterator[tuple[str, float]]:
     """Yield the ends that are near enough to warn logged-in users."""
     if until - facts.now <= WARN_SECONDS:
         yield limit, until
+    if facts.held and not facts.is_held_by_lease and facts.held[1] - facts.now <= WARN_SECONDS:
+        yield FINISHED, facts.held[1]
     # A short window must not warn from its start.
     if idle_until is not None and idle_until - facts.now <= min(WARN_SECONDS, facts.terms.idle / 2):
         yield IDLE, idle_until

@@ -15,12 +15,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuinfra.remote.agent.azure import Azure, AzureError, read_notice
-from gpuinfra.remote.agent.clock import Clock, guest_seconds
 from gpuinfra.remote.agent.decide import Decision, Facts, Memory, Run, decide
-from gpuinfra.remote.agent.guest import Program, booted_at, read_file, read_object, read_utilization, write_json
+from gpuinfra.remote.agent.guest import (
+    Clock,
+    Program,
+    booted_at,
+    guest_seconds,
+    read_file,
+    read_object,
+    read_utilization,
+    write_json,
+)
 from gpuinfra.remote.agent.runs import Runs
 from gpuinfra.remote.agent.teardown import AgentTeardown
-from gpuinfra.remote.agent.terms import read_config, read_moment, read_terms, stamp
+from gpuinfra.remote.agent.terms import read_config, read_hold, read_moment, read_terms, stamp
 from gpuinfra.remote.run_folder import LEASE_OVER
 
 WATCHING, WARNING, STOPPING, DEALLOCATING = "watching", "warning", "stopping-jobs", "deallocating"
@@ -127,6 +135,7 @@ class Agent:
             terms=read_terms(tags.get("gpuinfra:terms", ""), self._terms),
             lease_until=read_moment(tags.get("gpuinfra:lease-until")),
             on_since=read_moment(tags.get("gpuinfra:on-since")),
+            hold=read_hold(tags.get("gpuinfra:on-for", "")),
             runs=runs,
             sessions=sessions,
             gpu=gpu,
@@ -209,6 +218,8 @@ class Agent:
             "idleUntil": None if decision.idle_until is None else stamp(decision.idle_until),
             "endsWith": list(decision.ends_with),
             "finishedUntil": None if decision.finished_until is None else stamp(decision.finished_until),
+            "heldFor": decision.held[0] if decision.held else None,
+            "heldUntil": stamp(decision.held[1]) if decision.held else None,
             "jobs": [run.id for run in facts.runs if run.alive],
             "sessions": facts.sessions,
             "gpuUtilization": facts.gpu,

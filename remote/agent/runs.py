@@ -14,7 +14,17 @@ from typing import Any
 from gpuinfra.remote.agent.decide import Run
 from gpuinfra.remote.agent.guest import Program, age_of, read_object, write_json
 from gpuinfra.remote.agent.terms import positive
-from gpuinfra.remote.run_folder import ALIVE, CONTROL, HEARTBEAT, ROOT, RUNS, STATE, STOP_REASON, container_name
+from gpuinfra.remote.run_folder import (
+    ALIVE,
+    CONTROL,
+    HEARTBEAT,
+    ROOT,
+    RUNS,
+    STATE,
+    STOP_REASON,
+    container_name,
+    failed_by_itself,
+)
 
 
 def _is_container(state: dict[str, Any] | None) -> bool:
@@ -73,6 +83,8 @@ class Runs:
             detached=last.get("detached") is True,
             ended_age=None if alive or state is None else self._ended_age(name, state),
             of_this_boot=of_this_boot,
+            failed=state is not None and failed_by_itself(state),
+            keep_on_failure=positive(last.get("keepOnFailure")),
         )
 
     def _is_watched(self, run: str, state: dict[str, Any] | None) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuinfra.remote.agent.azure import Azure, AzureError
-from gpuinfra.remote.agent.clock import Clock, guest_seconds
 from gpuinfra.remote.agent.decide import STOP_SECONDS, Facts
+from gpuinfra.remote.agent.guest import Clock, guest_seconds
 from gpuinfra.remote.agent.runs import Runs
 from gpuinfra.remote.run_folder import EVICTED
 

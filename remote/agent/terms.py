@@ -56,6 +56,13 @@ def read_terms(tag: str, otherwise: Terms) -> Terms:
     return Terms(lease, idle, read_span(words.get("cap", "")))
 
 
+def read_hold(tag: str) -> tuple[str, float] | None:
+    """Return the run in `failed-job ID 2026-11-16T08:00:00Z`, and the time; None for another text."""
+    words = tag.split()
+    until = read_moment(words[2]) if len(words) == 3 and words[0] == "failed-job" else None
+    return None if until is None else (words[1], until)
+
+
 def read_config(text: str) -> tuple[Terms, str]:
     """Return the terms to use without metadata, and the user's home. Invalid values are ignored."""
     try:

@@ -7,34 +7,36 @@ import logging
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from gpuinfra.runner.connection.host_key import ALGORITHMS, HostKey
+from gpuinfra.models.target import Reachability, Target
+from gpuinfra.runner.connection.known_hosts import ALGORITHMS, HostKey
 from gpuinfra.runner.errors import (
     Broken,
     ConnectError,
+    HostKeyInvalid,
     HostKeyMismatch,
     LoginRefused,
     PortClosed,
     Unreachable,
     preserve_interrupt,
 )
+from gpuinfra.runner.progress import within
 
 # TCP repeats a request that a starting machine missed after 1 and 3 seconds. After that, a new connection is faster.
 CONNECT_SECONDS = 5.0
 # A connection is lost if sent data, at least a keep-alive, is not acknowledged for this long.
 SILENCE_SECONDS = 60
-
 # Authenticated encryption: 1.5 times as fast as paramiko's first choice, and supported by every sshd.
 FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
-
 UNREACHABLE_HELP = (
     "check that the machine is on, and that its firewall (`network.allowSshFrom` in a spec) allows the public IP "
     "address of this computer"
 )
-
 # A foreign exception, its ConnectError while connecting, and its ConnectError later. The first matching class counts.
 CONNECT_ERRORS: tuple[tuple[type[Exception], type[ConnectError], type[ConnectError]], ...] = (
     (paramiko.AuthenticationException, LoginRefused, Broken),
@@ -74,6 +76,15 @@ def open_transport(
         _negotiate(transport, expected, where, deadline)
         cleanup.pop_all()
     return transport
+
+
+def answers(address: str, port: int, timeout: float) -> bool:
+    """Return whether a server sends something on a new connection, as SSH servers do at once. Does not log in."""
+    try:
+        with socket.create_connection((address, port), timeout) as link:
+            return bool(link.recv(1))
+    except OSError:
+        return False
 
 
 def _silence_paramiko() -> None:
@@ -153,3 +164,57 @@ def _negotiate(transport: paramiko.Transport, expected: HostKey | None, where: s
             raise HostKeyMismatch(where, expected.fingerprint, None) from error
     if expected and shown != expected.blob:
         raise HostKeyMismatch(where, expected.fingerprint, HostKey(expected.kind, shown).fingerprint)
+
+
+MAX_THREADS = 16
+# A connection attempt that times out by itself gives a better reason than one that is abandoned.
+GRACE_SECONDS = 0.5
+# A failure this shortly before the deadline is a timeout.
+LATE_SECONDS = 0.2
+REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (ConnectionRefusedError, "connection refused"),
+    (socket.gaierror, "name unknown"),
+    (TimeoutError, "timed out"),
+)
+
+
+def reachability(targets: Sequence[Target], seconds: float) -> tuple[Reachability, ...]:
+    """Return the reachability of each target, in the given order. Each check takes at most `seconds`."""
+    # Every check ends in time, because the part that may hang runs in a daemon thread. So a pool is safe.
+    pool = ThreadPoolExecutor(min(MAX_THREADS, len(targets) or 1), "reach")
+    try:
+        return tuple(pool.map(partial(_check, seconds=seconds), targets))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _check(target: Target, seconds: float) -> Reachability:
+    try:
+        # Name resolution has no timeout.
+        return within(seconds + GRACE_SECONDS, partial(_handshake, target, time.monotonic() + seconds))
+    except TimeoutError:
+        return Reachability("no", "timed out")
+
+
+def _handshake(target: Target, deadline: float) -> Reachability:
+    try:
+        expected = HostKey.parse(target.host_key) if target.host_key else None
+        close(open_transport(target.address, target.port, expected, deadline))
+    except HostKeyMismatch as error:
+        return Reachability("other-key", f"shows {error.shown}" if error.shown else "shows a key of another kind")
+    except HostKeyInvalid:
+        return Reachability("no", "the recorded host key is invalid")
+    except ConnectError as error:
+        return Reachability("no", _reason(error, is_late=time.monotonic() > deadline - LATE_SECONDS))
+    return Reachability("yes")
+
+
+def _reason(error: ConnectError, *, is_late: bool) -> str:
+    cause = error.__cause__
+    for kind, reason in REASONS:
+        if isinstance(cause, kind):
+            return reason
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    # A server that accepts connections but stays silent may still be an SSH server.
+    return "timed out" if is_late else "not an SSH server"

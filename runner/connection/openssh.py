@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.connection.host_key import HostKey
 from gpuinfra.runner.connection.known_hosts import (
+    HostKey,
     host_alias,
     host_name,
     known_hosts_line,
@@ -20,16 +20,35 @@ from gpuinfra.runner.connection.known_hosts import (
     without_known_host,
 )
 
-PROGRAM = "ssh"
+PROGRAM, COPY = "ssh", "scp"
 _SECTION = re.compile(r"(?:host|match)[\s=]", re.IGNORECASE)
 
 
-def command(target: Target, known_hosts: Path, arguments: Sequence[str]) -> list[str]:
-    """Return the command line that logs in, or that runs `arguments` as one line in the user's remote shell."""
-    options = [part for name, value in _options(target, known_hosts) for part in ("-o", f"{name}={value}")]
+def command(target: Target, known_hosts: Path, arguments: Sequence[str], *, terminal: bool = False) -> list[str]:
+    """Return the command line that logs in, or that runs `arguments` as one line in the user's remote shell.
+
+    With `terminal`, the arguments get one.
+    """
+    options = [*_given_options(target, known_hosts), *(["-t"] if terminal else [])]
     # After `--`, ssh does not take an argument of the command for its own option.
-    user = f"{target.username}@" if target.username else ""
-    return [PROGRAM, *options, "-p", str(target.port), "--", f"{user}{target.address}", *arguments]
+    return [PROGRAM, *options, "-p", str(target.port), "--", f"{_user(target)}{target.address}", *arguments]
+
+
+def copy_command(target: Target, known_hosts: Path, remote: str, local: str, *, is_upload: bool) -> list[str]:
+    """Return the command line that copies a file or folder, with times and modes, from or to the machine."""
+    host = f"[{target.address}]" if ":" in target.address else target.address
+    # Without a `/`, scp takes what is before a `:` for a machine.
+    there, here = f"{_user(target)}{host}:{remote}", f"./{local}" if ":" in local and "/" not in local else local
+    paths = (here, there) if is_upload else (there, here)
+    return [COPY, *_given_options(target, known_hosts), "-P", str(target.port), "-r", "-p", "--", *paths]
+
+
+def _given_options(target: Target, known_hosts: Path) -> list[str]:
+    return [part for name, value in _options(target, known_hosts) for part in ("-o", f"{name}={value}")]
+
+
+def _user(target: Target) -> str:
+    return f"{target.username}@" if target.username else ""
 
 
 def config_block(target: Target, known_hosts: Path) -> str:

@@ -1,4 +1,4 @@
-"""Store passwords in the keyring of the operating system. Target files contain only a reference."""
+"""Passwords and secrets in the keyring of the operating system. Target files contain only a reference."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.models.target import ASK, KEYRING, Target
-from gpuinfra.runner.background import within
-from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.known_hosts import HostKey
 from gpuinfra.runner.errors import HostKeyInvalid
+from gpuinfra.runner.progress import within
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
 # A child of the program's logger, so that `--verbose` shows it.
-logger = logging.getLogger(f"gpuinfra.{__name__}")
+logger = logging.getLogger(__name__)
 
 # A keyring on D-Bus may never answer, and a locked one first asks the user to unlock it.
 TIMEOUT_SECONDS = 30.0
+# The service of secrets for jobs; the services of targets' passwords have a slash.
+SECRETS = "gpuinfra"
 
 T = TypeVar("T")
 
@@ -61,6 +63,11 @@ def find_password(reference: str, user: str, *, seconds: float = TIMEOUT_SECONDS
     """Return a stored password, or None if the user has to type it."""
     service = _service_of(reference)
     return _ask(lambda keyring: keyring.get_password(service, user), seconds) if service else None
+
+
+def find_secret(name: str, *, seconds: float = TIMEOUT_SECONDS) -> str | None:
+    """Return a job's secret that the user stored with `keyring set gpuinfra NAME`, or None."""
+    return _ask(lambda keyring: keyring.get_password(SECRETS, name), seconds)
 
 
 def delete_password(reference: str, user: str, *, seconds: float = TIMEOUT_SECONDS) -> bool:

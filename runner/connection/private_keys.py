@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from paramiko.agent import AgentKey, AgentSSH
 
-from gpuinfra.models.keys import PATH, own_private_key
+from gpuinfra.models.ssh import PATH, own_private_key
 from gpuinfra.models.target import VARIABLE, Target
 
 # The names under which `ssh-keygen` saves a key by default.

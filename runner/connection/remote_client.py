@@ -80,7 +80,7 @@ class Call:
             raise RemoteError("protocol", f"{self._where} sent an invalid message")
         payload = self._read(length)
         if kind == ERROR:
-            problem = self._object(payload)
+            problem = self.read_object(payload)
             raise RemoteError(str(problem.get("code")), str(problem.get("message")))
         return kind, payload
 
@@ -89,9 +89,10 @@ class Call:
         kind, payload = self.receive()
         if kind != JSON:
             raise RemoteError("protocol", f"{self._where} sent data instead of a JSON object")
-        return self._object(payload)
+        return self.read_object(payload)
 
-    def _object(self, payload: bytes) -> dict[str, Any]:
+    def read_object(self, payload: bytes) -> dict[str, Any]:
+        """Return the JSON object in a message."""
         try:
             found = json.loads(payload, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal)
         except (ValueError, RecursionError):

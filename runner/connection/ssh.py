@@ -20,8 +20,7 @@ from gpuinfra.runner.connection.handshake import (
     seconds_left,
     to_connect_error,
 )
-from gpuinfra.runner.connection.host_key import HostKey
-from gpuinfra.runner.connection.known_hosts import check_known_key
+from gpuinfra.runner.connection.known_hosts import HostKey, check_known_key
 from gpuinfra.runner.connection.port import CHUNK, Completed, Tail
 from gpuinfra.runner.connection.private_keys import LoginKeys, UnusableKeyError
 from gpuinfra.runner.errors import (
@@ -35,6 +34,7 @@ from gpuinfra.runner.errors import (
 )
 
 KEEP_ALIVE_SECONDS = 15
+LOOPBACK = "127.0.0.1"
 # More than any command prints; a machine with endless output would fill the memory.
 MAX_OUTPUT = 16 << 20
 
@@ -116,6 +116,13 @@ class SshConnection:
                     raise TimedOut(f"{self._where} did not start `{line[:80]}` within {timeout:g} s")
             channel.settimeout(idle)
             return SshProcess(channel, self._where, idle, self._note_received)
+
+    def tunnel(self, port: int, *, timeout: float) -> paramiko.Channel:
+        """Connect to a port on the machine's loopback interface."""
+        with connect_errors(f"{self._where} does not open a connection to its port {port}", is_open=True):
+            return self._transport.open_channel(
+                "direct-tcpip", dest_addr=(LOOPBACK, port), src_addr=(LOOPBACK, 0), timeout=timeout
+            )
 
     def _note_received(self) -> None:
         self._last_received_at = time.monotonic()

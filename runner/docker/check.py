@@ -12,6 +12,9 @@ from typing import Any
 from gpuinfra.models.target import TargetCheck
 from gpuinfra.runner.connection.port import Shell
 
+# The summary of an engine's error. Here, because importing the other errors imports the SDK.
+CANNOT_RUN = "the image cannot run the command"
+
 MARK = "@@gpuinfra"
 # For each command, so that an engine that hangs does not prevent the other checks.
 LIMIT_SECONDS = 20

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from gpuinfra.models.target import Target
 from gpuinfra.runner.connection.handshake import host_and_port
-from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.known_hosts import HostKey
 
 
 def endpoint(target: Target) -> str:

@@ -12,7 +12,7 @@ import requests.exceptions
 import urllib3.exceptions
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.docker.check import NO_PERMISSION, NOT_RUNNING, TOOLKIT, CommandOutput, docker_check
+from gpuinfra.runner.docker.check import CANNOT_RUN, NO_PERMISSION, NOT_RUNNING, TOOLKIT, CommandOutput, docker_check
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut, Unreachable
 
 MAX_NOTE = 600
@@ -72,7 +72,7 @@ SIGNS = (
     Sign(
         (COMMAND,),
         Code.JOB_FAILED,
-        "the image cannot run the command",
+        CANNOT_RUN,
         "the program must be in the image, on its PATH, executable, and built for the machine's processor",
     ),
     Sign(

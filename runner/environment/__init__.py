@@ -1,1 +1,1 @@
-"""A job's environment: one image, built once from the base image and `conda_dependencies.yml`."""
+"""A job's environment: what decides it, and how it is made and found again on a target."""

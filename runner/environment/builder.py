@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from gpuinfra.diagnostics import Code
-from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.models.target import GpuFacts
 from gpuinfra.programs import find_job_program
+from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.environment.build import Environment
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.job_spec import JobSpec
 from gpuinfra.runner.link import Link
 from gpuinfra.runner.progress import Progress
+from gpuinfra.runner.sources.dockerfile import Dockerfile
 from gpuinfra.workbench.compute import LOCAL, REMOTE
 from gpuinfra.workbench.cuda import is_for_gpu
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 
 PROBE_SECONDS = 120.0
+SEARCH_PATH = "PYTHONPATH"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,15 @@ class JobEnvironment:
     tag: str | None = None
     built: bool = False
     gpu: GpuFacts | None = None
+    folder: str | None = None
+    """The folder of a Python environment, for a job without a container."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """The variables of the image."""
+
+    def search_path(self, project: str) -> dict[str, str]:
+        """Return the variable with which Python also finds modules in the project's top folder, for a container."""
+        own = self.variables.get(SEARCH_PATH)
+        return {SEARCH_PATH: f"{own}:{project}" if own else project} if self.image else {}
 
 
 @dataclass
@@ -59,21 +71,98 @@ class EnvironmentBuilder:
         from gpuinfra.runner.environment.build import python_of
 
         with self._timed("environment"):
-            base = ensure_image(self.link.engine, str(self.job.base_image), self.progress)
-            made = self._environment(base)
+            if self.job.dockerfile:
+                made = self._from_dockerfile(self.job.dockerfile)
+                base = ensure_image(self.link.engine, made.image, self.progress)
+            else:
+                base = ensure_image(self.link.engine, str(self.job.base_image), self.progress)
+                made = self._environment(base)
         facts = self._probe_container(made.image, base.environment) if self.job.gpus else None
-        return JobEnvironment(python_of(made), made.image, made.tag, made.built, facts)
+        found = JobEnvironment(python_of(made), made.image, made.tag, made.built, facts, variables=base.environment)
+        if facts:
+            self._check_frameworks(found, facts)
+        return found
+
+    def _check_frameworks(self, found: JobEnvironment, facts: GpuFacts) -> None:
+        """Raise Problem if a framework in the environment would not use the GPU, unless the job needs none."""
+        from gpuinfra.runner.environment import framework_check as check
+
+        job = self.job
+        if not job.requires_gpu:
+            return
+        own = {**job.variables, **{name: job.secrets[name] for name in job.secrets if name in check.OPEN_SECRETS}}
+        variables = {name: value for name, value in own.items() if name.startswith(check.VARIABLES)}
+        environment = found.image or found.tag
+        request: dict[str, Any] = {"key": check.key_of(environment, facts, variables)} if environment else {}
+        if found.tag and not found.image:
+            request["environment"] = found.tag.rpartition("/")[2]
+        if request and not job.rebuild and self.link.remote.ask("gpu-check", **request)["known"]:
+            return
+        with self._timed("frameworks"), self._failure_reported():
+            self.progress.begin("gpu", "checking frameworks")
+            reports = check.read_reports(self._run_in_environment(found, check.SCRIPT, variables, check.SECONDS))
+            if problem := check.judge(reports, facts, job.packages):
+                raise problem
+            ready = ", ".join(each.title for each in reports if each.ran)
+            self.progress.end("gpu", f"{facts.summary}{f'; used by {ready}' if ready else ''}")
+        for each in reports:
+            if not each.ran:
+                self.progress.note(f"{each.title} cannot use a simulated GPU, so it was not checked")
+        if request:
+            self.link.remote.ask("gpu-check", **request, passed=True)
+
+    def _run_in_environment(
+        self, found: JobEnvironment, script: str, variables: Mapping[str, str], seconds: float
+    ) -> Completed:
+        """Run a Python script as the job would run. Without Python in the image, the output is empty."""
+        from gpuinfra.runner.docker.check import CANNOT_RUN
+        from gpuinfra.runner.helper_containers import run_once
+        from gpuinfra.runner.nvidia_smi import NOT_FOUND
+
+        if found.image is None:
+            python = (self.job.python,) if self.job.python else found.python
+            settings = [f"{name}={value}" for name, value in variables.items()]
+            return self.link.connection.run(["env", *settings, *python, "-c", script], timeout=seconds)
+        command = [*found.python, "-c", script]
+        try:
+            return run_once(
+                self.link.engine,
+                found.image,
+                command,
+                gpus=self.job.gpus,
+                timeout=seconds,
+                environment=dict(variables),
+            )
+        except JobError as error:
+            if error.code in {Code.NO_PYTHON, Code.NO_PROGRAM} or error.summary == CANNOT_RUN:
+                return Completed(NOT_FOUND[1], "", str(error))  # without Python, there are no frameworks
+            raise
+
+    def _from_dockerfile(self, dockerfile: Dockerfile) -> Environment:
+        from gpuinfra.runner.environment.dockerfile_build import ensure_dockerfile
+
+        job = self.job
+        return ensure_dockerfile(
+            self.link.engine,
+            dockerfile,
+            job.project,
+            self.progress,
+            self.output,
+            fresh=job.rebuild,
+            may_build=job.prepares or job.rebuild,
+            more_outputs=job.more_outputs,
+        )
 
     def _environment(self, base: ImageFacts) -> Environment:
         job = self.job
-        if job.conda is None:
+        if job.packages is None:
             return Environment(base.id, base.name, built=False, python=None, seconds=0.0)
         from gpuinfra.runner.environment.build import ensure_environment
 
         return ensure_environment(
             self.link.engine,
             base,
-            job.conda,
+            job.packages,
             job.project,
             self.progress,
             self.output,
@@ -83,10 +172,9 @@ class EnvironmentBuilder:
         )
 
     def _probe_container(self, image: str, image_variables: dict[str, str]) -> GpuFacts:
-        from gpuinfra.runner.gpu.check import diagnose
-        from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
-        from gpuinfra.runner.gpu.probe import probe_container
-        from gpuinfra.runner.jobs.helper_containers import run_once
+        from gpuinfra.runner.gpu import diagnose
+        from gpuinfra.runner.helper_containers import run_once
+        from gpuinfra.runner.nvidia_smi import NoGpuError, probe_container
 
         link, engine, gpus = self.link, self.link.engine, self.job.gpus
         own = {**self.job.variables, **self.job.secrets}
@@ -102,7 +190,7 @@ class EnvironmentBuilder:
             except (NoGpuError, JobError) as error:
                 if isinstance(error, JobError) and error.code != Code.NO_GPU:
                     raise
-                name = str(self.job.base_image)
+                name = self.job.image_name
                 where = link.target.name
                 raise diagnose(
                     error, shell=link.connection, in_container=True, wanted=gpus, image=name, where=where
@@ -117,8 +205,8 @@ class EnvironmentBuilder:
 
         Without a shell in the image, the check cannot read the job's variables: `inherited` are those of the image.
         """
-        from gpuinfra.runner.gpu.check import hidden_gpus, hides_all
-        from gpuinfra.runner.gpu.probe import VISIBLE
+        from gpuinfra.runner.gpu import hidden_gpus, hides_all
+        from gpuinfra.runner.nvidia_smi import VISIBLE
 
         job, where = self.job, self.link.target.name
         if not job.in_container and self.job.gpus and (self.job.gpus.ids or self.job.gpus.count is not None):
@@ -131,19 +219,18 @@ class EnvironmentBuilder:
         if VISIBLE in own:
             place = job.source_of(VISIBLE, value)
         elif job.in_container:
-            place = f"in the image `{job.base_image}`"
+            place = f"in the image `{job.image_name}`"
         else:
             place = f"for logins on `{where}`" if self.link.target.address else "in the shell of this computer"
         return hidden_gpus(VISIBLE if VISIBLE in job.secrets else f"{VISIBLE}={value}", place)
 
     def _on_machine(self) -> JobEnvironment:
-        from gpuinfra.runner.gpu.check import diagnose, shortage
-        from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
-        from gpuinfra.runner.gpu.probe import probe_host
+        from gpuinfra.runner.gpu import diagnose, shortage
+        from gpuinfra.runner.nvidia_smi import NoGpuError, probe_host
 
-        python = (self._own_python(),)
+        found = self._python_environment()
         if self.job.gpus is None:
-            return JobEnvironment(python)
+            return found
         connection = self.link.connection  # connect before the step for the GPU
         with self._timed("gpu"), self._failure_reported():
             self.progress.begin("gpu", "checking it")
@@ -156,16 +243,39 @@ class EnvironmentBuilder:
                         error, shell=connection, in_container=False, wanted=self.job.gpus, where=where
                     ) from error
                 self.progress.end("gpu", "none")
-                return JobEnvironment(python)
+                return found
             if problem := shortage(facts, self.job.gpus, self.link.target.name):
                 raise problem
             if problem := self._hidden_gpus(facts, {}):
                 if self.job.requires_gpu:
                     raise problem
                 self.progress.end("gpu", f"none: {problem}")
-                return JobEnvironment(python)
+                return found
             self.progress.end("gpu", facts.summary)
-            return JobEnvironment(python, gpu=facts)
+        self._check_frameworks(found, facts)
+        return replace(found, gpu=facts)
+
+    def _python_environment(self) -> JobEnvironment:
+        """Return the job's own Python environment, or the target's Python."""
+        job = self.job
+        if not job.has_own_environment or job.packages is None:
+            return JobEnvironment((self._own_python(),))
+        from gpuinfra.runner.environment.venv import ensure_venv
+
+        with self._timed("environment"):
+            made = ensure_venv(
+                self.link.remote,
+                job.packages,
+                job.project,
+                self.progress,
+                self.output,
+                fresh=job.rebuild,
+                may_build=job.prepares or job.rebuild,
+                build_secrets=job.build_secrets,
+            )
+        if made is None:
+            return JobEnvironment((self._own_python(),))
+        return JobEnvironment((made.python,), tag=made.tag, built=made.built, folder=made.folder)
 
     def _own_python(self) -> str:
         """Return the interpreter of a target without containers."""
@@ -190,17 +300,23 @@ class EnvironmentBuilder:
         except JobError as error:
             self.progress.fail("gpu", error.summary)
             raise
+        except Problem as problem:
+            self.progress.fail("gpu", problem.diagnostics[0].summary)
+            raise
 
 
 def unused_gpu_image(job: JobSpec) -> str | None:
     """Return the warning for a job that gets no GPU although its image is for GPUs, or None."""
     image = job.base_image
-    if not job.in_container or job.gpus or not is_for_gpu(image):
+    if not job.in_container or job.gpus or job.dockerfile or not is_for_gpu(image):
         return None
     return f"the job runs on the CPU: its image {image} is for GPUs, and it gets none; `--gpus all` gives it all GPUs"
 
 
-def note_for(target_type: str, path: str = "conda_dependencies.yml") -> str | None:
+def note_for(job: JobSpec) -> str | None:
     """Return the note for a conda file that is not used, because jobs run without a container; None if it is used."""
-    owner = {LOCAL: "this computer", REMOTE: "the machine"}.get(target_type)
-    return f"`{path}` is not used: a `{target_type}` target uses the Python and packages of {owner}" if owner else None
+    owner = {LOCAL: "this computer", REMOTE: "the machine"}.get(job.target.type)
+    if owner is None or job.packages is None or job.has_own_environment:
+        return None
+    path, kind = job.packages.path.rpartition("/")[2], job.target.type
+    return f"`{path}` is not used: a `{kind}` target uses the Python and packages of {owner}"

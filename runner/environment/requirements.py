@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Scalar
 from gpuinfra.runner.environment.secrets import VARIABLE
-from gpuinfra.workbench.conda import MAX_LINE, Conda, Installer, Option, Package, parse
+from gpuinfra.workbench.conda import MAX_LINE, Conda, Installer, Option, Package, is_requirement, parse
 from gpuinfra.workbench.project import plain_path
 
 FILES = "files"
@@ -249,7 +248,7 @@ def _text_of(file: Path) -> str | None:
 
 
 def _conda_syntax(text: str) -> str | None:
-    if _is_requirement(text):
+    if is_requirement(text):
         return None
     return next((label for pattern, label in _CONDA_SYNTAX.items() if pattern.fullmatch(text)), None)
 
@@ -258,15 +257,7 @@ def _suggestion(text: str) -> str:
     if "#" in text:
         return "put a space before the `#`"
     doubled = re.sub(r"\s*=\s*", "==", text, count=1)
-    return f"write `{doubled}`" if _is_requirement(doubled) else "for example `numpy==1.13`"
-
-
-def _is_requirement(text: str) -> bool:
-    try:
-        Requirement(text)
-    except InvalidRequirement:
-        return False
-    return True
+    return f"write `{doubled}`" if is_requirement(doubled) else "for example `numpy==1.13`"
 
 
 def _is_for_linux(package: Package, python: tuple[int, int] | None) -> bool:

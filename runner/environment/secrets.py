@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
-from gpuinfra.parse.redaction import CHANNEL_TOKEN, LOGIN, without_logins
+from gpuinfra.parse.source import CHANNEL_TOKEN, LOGIN, without_logins
 
 _SIGNATURE = re.compile(r"[?&]sig=(?P<value>[^&#\s\"']+)", re.IGNORECASE)
 # The variables that pip expands in requirement lines.

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
-import json
+import hashlib
 import logging
 import sys
 import uuid
@@ -235,13 +235,22 @@ def _install_programs(spec: GuestSpec, disk: Disk) -> None:
             (disk.bin / name).symlink_to("refused")
     _install_python(disk.bin / "systemctl", _HERE / "systemctl_client.py")
     nvidia_smi = disk.bin / "nvidia-smi"
-    facts = nvidia_smi.with_suffix(".json")
+    facts = nvidia_smi.with_suffix(".facts")
     if spec.gpu is None:
         nvidia_smi.unlink(missing_ok=True)
         facts.unlink(missing_ok=True)
     else:
-        write_atomically(facts, json.dumps({**dataclasses.asdict(spec.gpu), "machine": spec.vm_id}, indent=1))
+        lines = {**dataclasses.asdict(spec.gpu), **_numbers_of_gpus(spec.vm_id, spec.gpu.count)}
+        write_atomically(facts, "".join(f"{name}={value}\n" for name, value in lines.items()))
         _install_python(nvidia_smi, _HERE / "nvidia_smi.py")
+
+
+def _numbers_of_gpus(vm_id: str, count: int) -> dict[str, str]:
+    """Return the UUIDs and serial numbers of a VM's GPUs, which are the same after each boot."""
+    digests = [hashlib.sha256(f"{vm_id}/{index}".encode()) for index in range(count)]
+    uuids = [uuid.UUID(bytes=digest.digest()[:16]) for digest in digests]
+    serials = [f"{each.int % 10**13:013d}" for each in uuids]
+    return {"uuids": " ".join(f"GPU-{each}" for each in uuids), "serials": " ".join(serials)}
 
 
 def _install_python(target: Path, source: Path) -> None:

@@ -1,16 +1,14 @@
 """`nvidia-smi` for a simulated GPU, in the formats of the real tool.
 
-Stands alone, for any Python from 3.8: it is copied into a guest, with the facts of the GPU beside it as JSON. What
-the GPU does is read from `run/gpu-load.json` in the guest: {"utilization": 87, "memory_used_mib": 4000}, for one GPU
-of several under {"gpus": {"1": {...}}}, and {"processes": [{"pid": 4711, "name": "python", "memory_used_mib": 4000}]}.
+Stands alone, for any Python from 3.8: it is copied into a guest, with the facts of its GPUs beside it. What a GPU does
+is read from `run/gpu-load.json` in the guest: {"utilization": 87, "memory_used_mib": 4000}, for one GPU of several
+under {"gpus": {"1": {...}}}, and {"processes": [{"pid": 4711, "name": "python", "memory_used_mib": 4000}]}.
 
-The guest agent runs it every few seconds, so it imports little.
+The guest agent runs it every few seconds, so it imports little: `json` and `hashlib` would double its time.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 import time
@@ -65,7 +63,7 @@ class Options:
 class Gpu:
     """One GPU at this moment."""
 
-    def __init__(self, facts: dict[str, Any], load: dict[str, Any], index: int) -> None:
+    def __init__(self, facts: dict[str, str], load: dict[str, Any], index: int) -> None:
         own = {**load, **(load.get("gpus") or {}).get(str(index), {})}
         idle, limit, sm, memory = next((MODELS[word] for word in MODELS if _is_model(word, facts)), UNKNOWN_MODEL)
         self.index = index
@@ -75,9 +73,8 @@ class Gpu:
         self.cuda = facts["cuda_version"]
         self.capability = facts["compute_capability"]
         self.device = facts["pci_device_id"]
-        digest = hashlib.sha256(f"{facts['machine']}/{index}".encode()).hexdigest()
-        self.uuid = f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
-        self.serial = str(int(hashlib.sha256(self.uuid.encode()).hexdigest()[:12], 16))[:13].zfill(13)
+        self.uuid = facts["uuids"].split()[index]
+        self.serial = facts["serials"].split()[index]
         # In Azure each GPU has its own PCI domain.
         self.bus = f"{index + 1:08X}:00:00.0"
         self.total = int(facts["memory_mib"])
@@ -95,7 +92,7 @@ class Gpu:
         self.processes = [each for each in load.get("processes") or [] if int(each.get("gpu", 0)) == index]
 
 
-def _is_model(word: str, facts: dict[str, Any]) -> bool:
+def _is_model(word: str, facts: dict[str, str]) -> bool:
     return word in facts["model"].upper().replace("-", " ").split() or word in facts["name"].upper().split()
 
 
@@ -403,9 +400,24 @@ def _read(path: str) -> str:
         return file.read()
 
 
+def _read_load() -> dict[str, Any]:
+    try:
+        text = _read(os.path.join(RUN, "gpu-load.json"))
+    except OSError:
+        return {}
+    import json
+
+    try:
+        load = json.loads(text)
+    except ValueError:  # a job is just writing it
+        return {}
+    return load if isinstance(load, dict) else {}
+
+
 def read_gpus(ids: list[str]) -> list[Gpu]:
     """Return the requested GPUs in their current state."""
-    facts = json.loads(_read(os.path.join(HERE, "nvidia-smi.json")))
+    facts = dict(line.split("=", 1) for line in _read(os.path.join(HERE, "nvidia-smi.facts")).splitlines())
+    count = int(facts["count"])
     if os.path.exists(os.path.join(RUN, "driver-refused")):
         raise SmiError(NO_DRIVER, NOT_LOADED)
     gone = os.path.join(RUN, "gpu-gone")
@@ -414,12 +426,8 @@ def read_gpus(ids: list[str]) -> list[Gpu]:
         if _read(gone).strip() == "none":
             raise SmiError("No devices were found\n", NOT_FOUND)
         raise SmiError("Unable to determine the device handle for GPU0000:00:00.0: Unknown Error\n", INTERNAL)
-    try:
-        load = json.loads(_read(os.path.join(RUN, "gpu-load.json")))
-    except (OSError, ValueError):
-        # Absent, or a job is just writing it.
-        load = {}
-    gpus = [Gpu(facts, load if isinstance(load, dict) else {}, index) for index in range(facts["count"])]
+    load = _read_load()
+    gpus = [Gpu(facts, load, index) for index in range(count)]
     chosen = [gpu for gpu in gpus if not ids or {str(gpu.index), gpu.uuid, gpu.serial, gpu.bus} & set(ids)]
     if not chosen:
         raise SmiError("No devices were found\n", NOT_FOUND)

@@ -250,6 +250,7 @@ class Program:
         if code < 0:
             self._channel.exit_with_signal(_signal_name(-code))
         else:
+            self._channel.write_eof()  # as OpenSSH does: without it, a client may take the end for a lost connection
             self._channel.exit(code)
 
     def _fail(self, error: OSError) -> None:

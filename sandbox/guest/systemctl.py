@@ -1,7 +1,6 @@
 """The server behind a guest's `systemctl`: it receives the arguments and returns what to print."""
 
 import asyncio
-import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -59,10 +58,10 @@ class Systemctl:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            line = await asyncio.wait_for(reader.readline(), _REQUEST_SECONDS)
-            result = await self.answer([str(argument) for argument in json.loads(line)])
-            reply = {"stdout": result.stdout, "stderr": result.stderr, "exit_code": result.exit_code}
-            writer.write(json.dumps(reply).encode() + b"\n")
+            words = (await asyncio.wait_for(reader.read(), _REQUEST_SECONDS)).decode("utf-8", "replace")
+            result = await self.answer(words.split("\0") if words else [])
+            output, errors = (text.replace("\0", "") for text in (result.stdout, result.stderr))
+            writer.write(f"{result.exit_code}\0{output}\0{errors}".encode())
             await writer.drain()
         except (TimeoutError, ValueError, ConnectionError) as error:
             logger.warning("a call of systemctl was lost: %s", error)

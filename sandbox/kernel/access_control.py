@@ -12,7 +12,7 @@ from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call, Principal
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import READ_ONLY
-from gpuinfra.sandbox.kernel.resource_id import ResourceId, key
+from gpuinfra.sandbox.kernel.routes import ResourceId, key
 from gpuinfra.sandbox.kernel.store import Resource
 
 OWNER, READER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635", "acdd72a7-3385-48ef-bd42-f606fba81ae7"
@@ -103,7 +103,7 @@ def _matches(patterns: list[str] | None, action: str) -> bool:
 
 NAMESPACE, PERMISSIONS = "Microsoft.Authorization", "permissions"
 # Roles and assignments can have any scope, but stored resources need a group: this name is invalid for clients.
-_KEPT_IN = "$authorization"
+KEPT_IN = "$authorization"
 _MACHINES, _IDENTITIES = "microsoft.compute/virtualmachines", "microsoft.managedidentity/userassignedidentities"
 # Every authenticated caller may poll operations and read its own permissions.
 _OPEN = re.compile(
@@ -118,7 +118,7 @@ def check_permission(call: Call) -> None:
     if not isinstance(found, tuple):
         return  # no such route: dispatch raises the error
     route = found[0]
-    scope = _scope(call)
+    scope = scope_of(call)
     if _OPEN.search(route.pattern):
         return
     if any(allows(role, route.action) for role in _roles(call.cloud, call.principal, scope)):
@@ -132,8 +132,8 @@ def check_permission(call: Call) -> None:
     )
 
 
-def _scope(call: Call) -> str:
-    """Return the path without a POST's verb."""
+def scope_of(call: Call) -> str:
+    """Return the scope that a request reads or changes: its path without a POST's verb."""
     path = "/" + "/".join(unquote(part) for part in call.path.strip("/").split("/"))
     return path.rpartition("/")[0] if call.method == "POST" else path
 
@@ -166,27 +166,32 @@ def is_within(scope: str, other: str) -> bool:
     return own == outer or own.startswith(f"{outer}/")
 
 
-# Stored roles and assignments
+# Stored roles, assignments and locks
 
 
 def stored_id(cloud: Cloud, kind: str, name: str) -> str:
-    """Return the id under which a role or assignment is stored. Their names are unique in the tenant."""
-    return str(ResourceId(cloud.subscription, _KEPT_IN, NAMESPACE, ((kind, name),)))
+    """Return the id under which a role, assignment or lock is stored. Their names are unique in the tenant."""
+    return str(ResourceId(cloud.subscription, KEPT_IN, NAMESPACE, ((kind, name),)))
 
 
 def kept(cloud: Cloud, kind: str) -> list[Resource]:
-    """Return all custom roles, or all assignments."""
-    return cloud.store.resources(kind=f"{NAMESPACE}/{kind}", group=_KEPT_IN)
+    """Return all custom roles, all assignments, or all locks."""
+    return cloud.store.resources(kind=f"{NAMESPACE}/{kind}", group=KEPT_IN)
 
 
 def assignments(cloud: Cloud) -> list[Resource]:
-    """Return the role assignments whose scope still exists: a scope that is created again has none."""
-    return [each for each in kept(cloud, "roleAssignments") if _is_live(cloud, each)]
+    """Return the role assignments whose scope still exists."""
+    return live(cloud, "roleAssignments")
 
 
-def _is_live(cloud: Cloud, assignment: Resource) -> bool:
-    created: float = assignment.hidden["scopeCreated"]
-    return scope_created(cloud, assignment.properties["scope"]) == created
+def live(cloud: Cloud, kind: str) -> list[Resource]:
+    """Return the assignments or locks whose scope still exists: a scope that is created again has none."""
+    return [each for each in kept(cloud, kind) if _is_live(cloud, each)]
+
+
+def _is_live(cloud: Cloud, found: Resource) -> bool:
+    created: float = found.hidden["scopeCreated"]
+    return scope_created(cloud, found.hidden.get("scope") or found.properties["scope"]) == created
 
 
 def scope_created(cloud: Cloud, scope: str) -> float | None:

@@ -1,8 +1,9 @@
 """The simulated cloud: its state, its time, and its event queue."""
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,9 @@ from typing import Any
 
 from gpuinfra.sandbox.catalogue.catalogue import load_catalogue
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import Clock
+from gpuinfra.sandbox.kernel.clock import Clock, Latency
 from gpuinfra.sandbox.kernel.errors import ArmError, outside_the_slice
 from gpuinfra.sandbox.kernel.faults import Faults
-from gpuinfra.sandbox.kernel.latency import Latency
 from gpuinfra.sandbox.kernel.long_running_operations import Operations
 from gpuinfra.sandbox.kernel.meter import Meter
 from gpuinfra.sandbox.kernel.routes import Router, Service
@@ -43,6 +43,8 @@ class Cloud:
         self.guests_stopping: Counter[str] = Counter()
         """Per `vmId`, how many orders to stop its guest are not carried out; the guest host maintains it."""
         self.base_url = ""
+        self.on_event: Callable[[], None] = lambda: None
+        """Called when an event was scheduled: it may be the next one."""
         self._moment: float | None = None
 
     @property
@@ -62,7 +64,9 @@ class Cloud:
         """Schedule an effect. Returns the event's number, which `store.remove_event` cancels."""
         if effect not in self.effects and effect != "operation":
             raise KeyError(effect)
-        return self.store.add_event(due, effect, payload)
+        number = self.store.add_event(due, effect, payload)
+        self.on_event()
+        return number
 
     def settle(self) -> None:
         """Process all due events, each at its own time and in order."""
@@ -74,6 +78,11 @@ class Cloud:
                     self.operations.finish(payload)
                 else:
                     self._run_effect(kind, payload)
+
+    def seconds_to_next_event(self) -> float:
+        """Return the real seconds until the next event is due; infinity if there is none."""
+        event = self.store.next_event()
+        return self.clock.real(event[1] - self.clock.now()) if event else math.inf
 
     @contextmanager
     def _at(self, moment: float) -> Iterator[None]:

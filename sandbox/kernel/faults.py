@@ -8,7 +8,7 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.payload import boolean, one_of, positive, read_fields, region, text, whole_number
-from gpuinfra.sandbox.kernel.resource_id import parse_id
+from gpuinfra.sandbox.kernel.routes import parse_id
 from gpuinfra.sandbox.kernel.store import Store
 
 _NAME = "faults"

@@ -9,6 +9,7 @@ from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call, Principal
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import request_error
+from gpuinfra.sandbox.kernel.locks import check_locks
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def call_inside(
         correlation_id=str(uuid.uuid4()),
     )
     check_permission(call)
+    check_locks(call)
     if fault := cloud.faults.for_internal_request(method, path, cloud.region_of(path, body)):
         raise request_error(fault)
     try:

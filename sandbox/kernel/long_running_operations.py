@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.resource_id import parse_id
+from gpuinfra.sandbox.kernel.routes import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Operations:
     ) -> Operation:
         """Start an operation on a resource. When it is due, `effect` is called with `payload` and the resource's `id`.
 
-        `verb` is the end of its name in logs, such as `deallocate`; `latency` is a kind of `sandbox.kernel.latency`,
+        `verb` is the end of its name in logs, such as `deallocate`; `latency` is a kind of `sandbox.kernel.clock`,
         and also the effect unless that is given; `retry_after` are the seconds in the first answer and in later ones;
         `nested` is the path of a nested resource below the id.
         """

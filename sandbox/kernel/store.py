@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.sandbox.kernel.resource_id import key, parse_id
+from gpuinfra.sandbox.kernel.routes import key, parse_id
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS resources (

@@ -16,8 +16,7 @@ from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.resource_id import parse_id
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service, parse_id
 from gpuinfra.sandbox.services.common import next_link, require_subscription
 
 service = Service()

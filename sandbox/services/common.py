@@ -13,8 +13,7 @@ from gpuinfra.sandbox.kernel.errors import (
     invalid_parameter,
     resource_not_found,
 )
-from gpuinfra.sandbox.kernel.resource_id import ResourceId, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, ResourceId, Service, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 
 PAGE = 250
@@ -80,6 +79,12 @@ def check_scope(call: Call) -> Resource | None:
     if resource is None:
         raise resource_not_found(wanted.type, wanted.name, call["group"])
     return resource
+
+
+def scope_id(call: Call) -> str:
+    """Return the id of the scope that a path begins with, which has to exist."""
+    scope = check_scope(call)
+    return scope.id if scope else f"/subscriptions/{call.cloud.subscription}"
 
 
 def resource_id(call: Call, kind: str) -> str:

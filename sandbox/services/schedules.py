@@ -13,8 +13,7 @@ from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, outside_the_slice
 from gpuinfra.sandbox.kernel.faults import NO_SCHEDULES, SCHEDULE_WINDOW
 from gpuinfra.sandbox.kernel.internal_calls import call_inside
-from gpuinfra.sandbox.kernel.resource_id import parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, Service, merge
+from gpuinfra.sandbox.kernel.routes import GROUP, Service, merge, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.resources.providers import registration

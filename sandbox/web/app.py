@@ -23,6 +23,7 @@ from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
 from gpuinfra.sandbox.kernel.faults import AFTER, BEFORE, HOLDS, request_error
+from gpuinfra.sandbox.kernel.locks import check_locks
 from gpuinfra.sandbox.web.authority import Authority
 from gpuinfra.sandbox.web.control import Control
 
@@ -56,7 +57,8 @@ class RequestHandler:
 
     async def _answer(self, request: Request) -> Response:
         base_url = f"https://{request.url.netloc}"
-        path = request.scope["raw_path"].decode("ascii", "replace").split("?")[0]
+        # As ARM does, accept empty parts: `az lock` sends one where a nested resource would name its parent.
+        path = re.sub("/{2,}", "/", request.scope["raw_path"].decode("ascii", "replace").split("?")[0])
         if path.startswith("/_sandbox/"):
             return await self.control.answer(request)
         parts = path.strip("/").split("/")
@@ -114,6 +116,7 @@ class RequestHandler:
         cloud = self.cloud
         cloud.settle()
         check_permission(call)
+        check_locks(call)
         self.throttle.check(call)
         resource_id = _resource_of(call.path)
         fault = cloud.faults.for_request(call.method, resource_id, cloud.region_of(resource_id, call.body))

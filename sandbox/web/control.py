@@ -10,16 +10,60 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.clock import PROFILES, stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import EVICT, validate_fault
 from gpuinfra.sandbox.kernel.internal_calls import call_inside
-from gpuinfra.sandbox.kernel.latency import PROFILES
 from gpuinfra.sandbox.kernel.payload import Check, number, one_of, positive, read_fields, region, whole_number
-from gpuinfra.sandbox.running.client import HEADER
+from gpuinfra.sandbox.running import HEADER
 from gpuinfra.sandbox.services.compute.quota import QUOTA_LIMITS
-from gpuinfra.sandbox.web.throttle import Throttle
+
+# Size and refill per second, since 2024: https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
+LIMITS = {"reads": (250, 25.0), "writes": (200, 10.0), "deletes": (200, 10.0)}
+GLOBAL_FACTOR = 15
+_KINDS = {"GET": "reads", "HEAD": "reads", "DELETE": "deletes"}
+
+
+class Throttle:
+    """Counts requests. Only the realistic profile refuses any; the headers are always present."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def clear(self) -> None:
+        self._buckets.clear()
+
+    def check(self, call: Call) -> None:
+        """Take a token, or raise 429."""
+        kind = _KINDS.get(call.method, "writes")
+        size, refill = LIMITS[kind]
+        now = self.cloud.clock.now()
+        left, since = self._buckets.get((call.principal.id, kind), (float(size), now))
+        left = min(float(size), left + (now - since) * refill)
+        if left < 1 and self.cloud.latency.profile == "realistic":
+            seconds = max(1, round(self.cloud.clock.real((1 - left) / refill)))
+            raise ArmError(
+                429,
+                "SubscriptionRequestsThrottled",
+                f"Number of {kind} for subscription '{self.cloud.subscription}' exceeded the limit. Please try again "
+                f"after '{seconds}' seconds.",
+                headers={"Retry-After": str(seconds)},
+            )
+        self._buckets[call.principal.id, kind] = (max(0.0, left - 1), now)
+
+    def headers(self, call: Call) -> dict[str, str]:
+        """Return ARM's headers with the remaining requests."""
+        kind = _KINDS.get(call.method, "writes")
+        size, _ = LIMITS[kind]
+        left = int(self._buckets.get((call.principal.id, kind), (float(size), 0.0))[0])
+        return {
+            f"x-ms-ratelimit-remaining-subscription-{kind}": str(left),
+            f"x-ms-ratelimit-remaining-subscription-global-{kind}": str(size * (GLOBAL_FACTOR - 1) + left),
+        }
+
 
 HOLD_SECONDS = 60.0
 """In real seconds; a client that waits longer has given up."""
@@ -68,7 +112,6 @@ LAST_MOMENT = 7_258_118_400
 """The year 2200."""
 MAX_LIMIT = 1_000_000
 RESET_SECONDS = 30.0
-
 Action = Callable[..., dict[str, Any]]
 Reader = Callable[[Mapping[str, Any]], dict[str, Any]]
 """Returns the parameters of an action from a request's payload."""
@@ -105,7 +148,7 @@ class Control:
             ("POST", "profile"): (self._set_profile, _fields(required=True, profile=one_of(PROFILES))),
             ("GET", "quota"): (self._quota, none),
             ("POST", "quota"): (self._set_quota, limit),
-            ("POST", "reset"): (self._reset, none),
+            ("POST", "reset"): (self._reset, _fields(now=_moment)),
         }
 
     async def answer(self, request: Request) -> Response:
@@ -218,14 +261,14 @@ class Control:
         self.cloud.store.set_setting(QUOTA_LIMITS, limits)
         return self._quota()
 
-    def _reset(self) -> dict[str, Any]:
+    def _reset(self, now: float | None = None) -> dict[str, Any]:
         store = self.cloud.store
         machines = [{"vm": each.id, "vmId": each.properties.get("vmId", "")} for each in store.resources(kind=MACHINES)]
         # A disk can outlive its VM.
         disks = [each.hidden["guest"] for each in store.resources(kind=DISKS) if "guest" in each.hidden]
         self.cloud.guest_orders.extend({"kind": "delete", **each} for each in (*machines, *disks))
         self.cloud.store.reset()
-        self.cloud.clock.restart()
+        self.cloud.clock.restart(now)
         self.cloud.latency.restart()
         self.holds.release()
         self.throttle.clear()
@@ -257,6 +300,12 @@ def _step(name: str, value: Any) -> float:
     if not 0 <= (step := number(name, value)) <= MAX_STEP:
         raise ValueError(f"{name} must be 0 to {MAX_STEP} seconds: time goes forward only, ten years at most")
     return step
+
+
+def _moment(name: str, value: Any) -> float:
+    if not 0 <= (moment := number(name, value)) < LAST_MOMENT:
+        raise ValueError(f"{name} must be seconds since 1970, before the year 2200")
+    return moment
 
 
 def _refuse(status: int, code: str, message: str) -> Response:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from gpuinfra.sandbox.running import process
-from gpuinfra.sandbox.running.client import Client
+from gpuinfra.sandbox import running as process
+from gpuinfra.sandbox.running import Client
 
 GROUP = "gpuinfra-my-dsvm"
 API_VERSIONS = {

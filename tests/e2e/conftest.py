@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.az import Az
 from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import Start, clients
@@ -38,7 +38,7 @@ def running_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azure]:
     variables = {**inherited(), **user.variables, "GPUINFRA_CLOUD": "sandbox"}
     fork_server().warm_up(user.workspace, variables, ["up", "gpu.yaml"], ["status"], ["down", "--delete", "gpu.yaml"])
     yield made
-    process.stop(made.folder)
+    running.stop(made.folder)
 
 
 @pytest.fixture

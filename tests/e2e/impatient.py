@@ -11,7 +11,7 @@ from tests.program import Program
 PATCH = {
     "gpuinfra.app.lease_renewal.FIRST_SECONDS": 0.5,
     "gpuinfra.app.lease_renewal.LONGEST_SECONDS": 0.5,
-    "gpuinfra.runner.jobs.heartbeat.PERIOD_SECONDS": 0.2,
+    "gpuinfra.runner.heartbeat.PERIOD_SECONDS": 0.2,
     "gpuinfra.runner.link.POWER_SECONDS": 1.0,
 }
 

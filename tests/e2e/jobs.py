@@ -159,6 +159,11 @@ def outputs_of(user: LabUser, run: str) -> Path:
     return user.workspace / ".gpuinfra" / "runs" / run / "outputs"
 
 
+def outputs_there(run: Path) -> Path:
+    """Return the folder in which a running job writes its outputs, for its run's folder on the machine."""
+    return run.parents[1] / "projects" / (run / "slot").read_text() / "tree" / "outputs"
+
+
 def read_tree(folder: Path) -> dict[str, bytes | str]:
     """Return files with their content and links with their targets, by path."""
     return {

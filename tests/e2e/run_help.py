@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.store.database import FILE
-from gpuinfra.store.history import History
+from gpuinfra.store import FILE, History
 from tests.e2e.azure import Azure
 from tests.e2e.user import User, inherited
 from tests.program import PROGRAM, Program

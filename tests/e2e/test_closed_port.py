@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuinfra.models.target import Target
-from gpuinfra.provision.login.keys import new_host_key
+from gpuinfra.provision.login import new_host_key
 from gpuinfra.workbench.targets import write_target
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import Start

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.jobs import open_terminal
-from tests.e2e.run_help import WAITS, Start, guest_home, guest_root, is_off, project, runs_of
+from tests.e2e.run_help import WAITS, Start, guest_home, guest_root, is_off, project, run_job, runs_of
 from tests.e2e.user import User
 from tests.sshd import eventually
 
@@ -67,7 +68,7 @@ def detach_on_a_terminal(user: User) -> tuple[str, str]:
 def test_detached_job_of_run_finishes_before_the_machine_goes_off(user: User, azure: Azure) -> None:
     azure.control("POST", "clock", {"speed": 5})  # the agent looks every five seconds of Azure's clock
     run, shown = detach_on_a_terminal(user)
-    assert "the agent of my-dsvm deallocates it when the job has finished" in " ".join(shown.split())
+    assert "when the job has finished, by its guest agent" in " ".join(shown.split())
     assert "is billed until" not in shown
 
     # The agent no longer waits for the client, only for the job.
@@ -129,3 +130,32 @@ def test_detached_job_has_its_whole_window_after_its_log_was_followed(user: User
     assert eventually(lambda: agent_state(azure)["finishedUntil"] is not None, SECONDS)
     state = agent_state(azure)
     assert (state["action"], state["finishedUntil"] > state["at"]) == ("watching", True)
+
+
+def test_run_detaches_and_its_machine_goes_off_after_the_job(user: User, azure: Azure) -> None:
+    azure.control("POST", "clock", {"speed": 5})
+    document = run_job(user, "--detach", "--timeout", "3h", "gpu.yaml", "waits.py")
+    run, stay = str(document["run"]["id"]), document["receipt"]["staysOn"]
+    assert (document["run"]["state"], document["receipt"]["off"]) == ("running", False)
+    assert (stay["reason"], stay["run"], stay["endedBy"]) == ("job", run, ["agent", "schedule"])
+    left = (datetime.fromisoformat(stay["until"]) - datetime.fromisoformat(document["receipt"]["verifiedAt"])).seconds
+    assert 3 * 3600 < left < 4 * 3600
+    assert f"on for detached run {run}" in user("status").stdout
+    (guest_home(azure) / "go").touch()
+    assert eventually(lambda: agent_state(azure)["finishedUntil"] is not None, SECONDS)
+    end_long_ago(azure, run)
+    assert eventually(lambda: is_off(azure), SECONDS)
+
+
+def test_agent_keeps_the_machine_on_for_a_look_if_a_detached_job_fails(user: User, azure: Azure) -> None:
+    azure.control("POST", "clock", {"speed": 5})
+    document = run_job(user, "--detach", "--keep-on-failure", "30m", "gpu.yaml", "waits.py", "3")
+    run = str(document["run"]["id"])
+    age_heartbeat(azure, run)
+    (guest_home(azure) / "go").touch()
+    assert eventually(lambda: agent_state(azure)["heldFor"] == run, SECONDS)
+    state = agent_state(azure)
+    assert (state["action"], state["finishedUntil"]) == ("watching", state["heldUntil"])
+    assert f"for a look at failed run {run}" in user("status", "--agent").stdout
+    end_long_ago(azure, run)
+    assert eventually(lambda: is_off(azure), SECONDS)

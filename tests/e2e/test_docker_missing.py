@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import guest_home
 from tests.e2e.user import User
@@ -30,7 +30,7 @@ def azure_without_engine(tmp_path_factory: pytest.TempPathFactory, nowhere: str)
     with mock.patch.dict(os.environ, {"DOCKER_HOST": nowhere}):
         azure = Azure(tmp_path_factory.mktemp("azure") / "sandbox")
     yield azure
-    process.stop(azure.folder)
+    running.stop(azure.folder)
 
 
 @pytest.fixture

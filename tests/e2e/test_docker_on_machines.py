@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import guest_root
 from tests.e2e.user import User
@@ -23,7 +23,7 @@ def azure_with_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azur
         with mock.patch.dict(os.environ, {"DOCKER_HOST": address}):
             azure = Azure(folder / "sandbox")
         yield azure
-        process.stop(azure.folder)
+        running.stop(azure.folder)
 
 
 @pytest.fixture

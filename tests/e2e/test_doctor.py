@@ -36,7 +36,7 @@ def test_doctor_finds_nothing_after_up_and_reports_what_is_removed(user: User, a
     assert verdicts(found["checks"]) == {}
     (machine,) = found["machines"]
     assert verdicts(machine["checks"]) == {}, machine
-    names = ["state", "lease", "agent", "role", "schedule", "protection", "rights"]
+    names = ["state", "lease", "agent", "role", "schedule", "network", "protection", "rights"]
     assert [each["name"] for each in machine["checks"]] == names
     assert (found["verdict"], found["simulated"]) == ("ok", True)
     assert check(found, "agent")["seen"].startswith("it is running (watching)")

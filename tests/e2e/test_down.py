@@ -5,6 +5,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.run_help import wait_until
 from tests.e2e.user import PARTS, REGION, SIZE, User
@@ -66,7 +68,10 @@ def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: A
     assert azure.machine()["tags"]["gpuinfra:lease-until"] == brought["leaseUntil"]
 
 
-def test_receipt_has_time_and_cost_when_the_agent_has_just_deallocated_the_machine(user: User, azure: Azure) -> None:
+@pytest.mark.parametrize(("words", "proof"), [((), "PowerState/deallocated"), (("--delete", "--yes"), "404")])
+def test_receipt_has_time_and_cost_when_the_agent_has_just_deallocated_the_machine(
+    user: User, azure: Azure, words: tuple[str, ...], proof: str
+) -> None:
     user.spec(lifecycle={"lease": "4h", "idle": "1m"})
     user.up()
     try:
@@ -75,16 +80,16 @@ def test_receipt_has_time_and_cost_when_the_agent_has_just_deallocated_the_machi
         # The sandbox's clock is almost frozen: deallocation and receipt fall into about the same second.
         azure.control("POST", "clock", {"speed": 0.05})
         before = azure.last_request()
-        receipt = user.down("my-dsvm")
+        receipt = user.down("my-dsvm", *words)
     finally:
         azure.control("POST", "clock", {"speed": 1})
     (billed,) = azure.bill()
-    assert (receipt["off"], receipt["verifiedBy"]) == (True, "PowerState/deallocated")
+    assert (receipt["off"], receipt["verifiedBy"]) == (True, proof)
     assert receipt["cause"] == "its own agent, by Azure's log"
     assert receipt["billedSeconds"] == _seconds(receipt["billedFrom"], receipt["billedTo"])
     assert abs(receipt["billedSeconds"] - billed["billedSeconds"]) < 2
     assert abs(receipt["costUsd"] - billed["costUsd"]) < 0.001
-    assert azure.writes(before) == [], "a deallocated machine needs no request"
+    assert words or azure.writes(before) == [], "a deallocated machine needs no request"
 
 
 def test_down_by_name_ignores_a_folder_of_the_same_name(user: User, azure: Azure) -> None:
@@ -203,7 +208,8 @@ def test_down_from_another_computer_needs_only_the_name(user: User, azure: Azure
     assert (receipt["off"], receipt["verifiedBy"]) == (True, "404")
     kinds = {"nsg", "vnet", "public-ip", "nic", "vm", "disk", "shutdown-schedule"}
     assert {name.split()[0] for name in receipt["deleted"]} == kinds
-    assert receipt["kept"] == ["resource-group elsewhere: it is named in the spec"]
+    emptied = "it is named in the spec, and empty; `az group delete --name elsewhere` deletes it"
+    assert receipt["kept"] == [f"resource-group elsewhere: {emptied}"]
     assert (receipt["left"], receipt["residue"]) == ([], [])
     deletes = [write for write in azure.writes(before) if write.startswith("DELETE")]
     assert deletes[0] == "DELETE virtualMachines/my-dsvm", "the most expensive resource is deleted first"

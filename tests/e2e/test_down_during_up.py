@@ -7,7 +7,7 @@ from tests.e2e.impatient import start_impatient
 from tests.e2e.jobs import wait_for_exit
 from tests.e2e.user import User
 
-PATCH = {"gpuinfra.app.machine_readiness.LOOK_SECONDS": 0.2}
+PATCH = {"gpuinfra.app.up.LOOK_SECONDS": 0.2}
 
 
 @pytest.mark.parametrize(

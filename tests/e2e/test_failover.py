@@ -83,7 +83,7 @@ def test_up_reports_undeletable_resources_of_a_failed_attempt(two_regions: User,
     assert done.returncode == 4
     why, left = json.loads(done.stdout)["diagnostics"]
     assert (why["code"], left["code"]) == ("no-capacity", "locked")
-    assert "it may be billed" in left["note"]
+    assert "vm my-dsvm is off; what remains may be billed" in left["note"]
     assert "az lock" in left["help"]
     assert _places(azure) == {REGION}, "the next candidate waits for the cleanup"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra import __version__
-from gpuinfra.cli.commands import COMMANDS
+from gpuinfra.cli.main import COMMANDS
 from tests.e2e.conftest import PROGRAM, Run
 
 

@@ -28,4 +28,5 @@ def test_reap_runs_no_program_of_the_repository(user: User, tmp_path: Path, way:
     hostile.marker.unlink(missing_ok=True)
     done = user("reap", "--specs", ".", "--dry-run")
     assert not hostile.marker.exists()
-    assert "no machine was compared" not in done.stderr
+    # Git cannot show the history of a partial clone without the program that fetches the rest.
+    assert ("no machine was compared" in done.stderr) is (way == "lazy_fetch")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
-from gpuinfra.store.ledger import Ledger
+from gpuinfra.models.receipt import LedgerEntry, LedgerEntryKind
+from gpuinfra.store import Ledger
 from gpuinfra.workspace import state_folder
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import MACHINE, make_group, make_machine

@@ -10,7 +10,7 @@ from tests.e2e.user import User
 
 LEFT_ALONE = "looks like ours, left alone"
 OURS = {"gpuinfra:name": "my-dsvm"}
-NAMED = "resource-group team: it is named in the spec"
+NAMED = "resource-group team: it is named in the spec, and empty; `az group delete --name team` deletes it"
 
 
 def test_down_keeps_a_tagged_group_that_existed_before_its_machine(user: User, azure: Azure) -> None:
@@ -54,11 +54,13 @@ def test_up_that_fails_keeps_a_tagged_group_that_existed_before(user: User, azur
     assert azure.everything() == ["resourceGroups/team"]
 
 
-def test_up_that_fails_deletes_the_group_that_it_created(user: User, azure: Azure) -> None:
+def test_up_that_fails_keeps_the_group_that_its_spec_names(user: User, azure: Azure) -> None:
     user.spec(resourceGroup="team")
     azure.fault("AllocationFailed", method="PUT", type="virtualMachines", count=0)
-    assert user("up", "gpu.yaml").returncode == 1
-    assert azure.everything() == []
+    failed = user("up", "gpu.yaml")
+    assert failed.returncode == 1
+    assert "the group team is kept" in failed.stderr, "another machine's `up` may be about to use it"
+    assert azure.everything() == ["resourceGroups/team"]
 
 
 def test_down_keeps_a_named_group_that_up_created(user: User, azure: Azure) -> None:

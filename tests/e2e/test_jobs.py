@@ -1,9 +1,12 @@
 """Jobs on targets of every type: output, outputs and exit codes."""
 
+import re
+
 import pytest
 
 from tests.e2e import jobs
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
+from tests.unit.test_views_progress import screen
 
 WRITTEN: dict[str, bytes | str] = {
     "model.bin": b"\0\xff" * 70000,
@@ -46,6 +49,32 @@ sys.exit(7)
 """
 
 
+# As many scripts begin. A container's root then owns the folder, and only root can open it.
+FRESH = """
+import os, shutil, stat
+shutil.rmtree("outputs")
+assert not os.path.lexists("outputs")
+os.makedirs("outputs", mode=0o700)
+with open("outputs/model", "w") as file:
+    file.write("trained")
+os.symlink(os.path.abspath("outputs/model"), "outputs/latest")
+os.symlink("/etc/passwd", "outputs/leads-out")
+"""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_job_can_remove_and_create_the_folder_of_its_outputs(lab: Lab, name: str) -> None:
+    user = lab.user()
+    run = jobs.submit_job(user, "-c", name, user.script(FRESH))
+    assert run["outputs"]["complete"], run
+    assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == {"latest": "model", "model": b"trained"}
+    assert any("outputs/leads-out was not fetched" in each for each in run["warnings"]), run
+    machine = user.home if name in {LOCAL, LOCALDOCKER} else lab.home
+    assert not (machine / ".gpuinfra/runs" / run["id"]).exists()
+    assert not list((machine / ".gpuinfra/projects").glob("*/*/tree/outputs/*")), "fetched outputs are removed"
+    assert jobs.submit_job(user, "-c", name, user.script(FRESH))["outputs"]["complete"]
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_job_output_outputs_and_exit_code_are_returned(lab: Lab, name: str) -> None:
     user = lab.user()
@@ -66,6 +95,25 @@ def test_job_output_outputs_and_exit_code_are_returned(lab: Lab, name: str) -> N
     machine = user.home if name in {LOCAL, LOCALDOCKER} else lab.home
     assert not (machine / ".gpuinfra/runs" / run["id"]).exists()
     jobs.wait_for(lambda: lab.engine.containers() == [], "no container")  # submit does not wait for its removal
+
+
+def test_warm_submit_prints_at_most_three_lines_of_its_own_on_a_terminal(lab: Lab) -> None:
+    user = lab.user()
+    (user.workspace / "data").mkdir()
+    (user.workspace / "data/large").write_text("x" * 1000)
+    (user.workspace / ".gitignore").write_text("data/\n")
+    script = user.script("print('hello')\nopen('outputs/model', 'w').write('x')\n")
+    jobs.submit_job(user, "-c", REMOTEDOCKER, script)
+    # A machine under load takes longer for a step than one of a user.
+    with jobs.open_terminal(
+        user, "submit", "-c", REMOTEDOCKER, script, patch={"gpuinfra.views.progress.BRIEF_SECONDS": 600.0}
+    ) as terminal:
+        assert terminal.wait_for_exit() == 0, terminal.seen
+    text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.seen.decode())
+    own = [line for line in screen(text) if line.strip() and line != "hello"]
+    assert 1 <= len(own) <= 3, own
+    assert "not sent: data/, 1.0 kB, 1 file: .gitignore:1" in own[0]
+    assert " ".join(own).count("simulated") == 1, own
 
 
 def test_submit_json_prints_one_object_and_job_output_on_stderr(lab: Lab) -> None:

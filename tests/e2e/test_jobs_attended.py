@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.log import LogFile
 from tests.e2e import jobs
 from tests.e2e.impatient import start_impatient
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
@@ -188,7 +188,8 @@ def test_reason_is_known_after_the_machine_went_off_before_the_job_ended(lab: La
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
     run = jobs.submit_job(user, "-c", name, "--detach", user.script(jobs.ENDLESS))["id"]
-    jobs.wait_for(lambda: jobs.read_tree(folder_of(lab, run) / "outputs") == {"partial": b"partial"}, "what it writes")
+    written = jobs.outputs_there(folder_of(lab, run))
+    jobs.wait_for(lambda: jobs.read_tree(written) == {"partial": b"partial"}, "what it writes")
     if name == REMOTE:  # its supervisor writes the log, and dies with the machine
         log = LogFile(folder_of(lab, run) / "log")
         jobs.wait_for(lambda: b"".join(frame.data for frame in log.frames()) == b"begun\n", "its first line")

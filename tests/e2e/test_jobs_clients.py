@@ -1,5 +1,6 @@
 """Clients of jobs that are killed, interrupted, detached and return. The job runs on independently."""
 
+import json
 import signal
 
 import pytest
@@ -63,6 +64,31 @@ def test_detached_job_can_be_fetched_or_cancelled(lab: Lab) -> None:
         assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == {"partial": b"partial"}
         assert jobs.run_for_bytes(user, "logs", "last")[1] == b"begun\n"
     jobs.wait_for(lambda: lab.engine.containers() == [], "no container")  # nothing waits for its removal
+
+
+WRITING = """
+log = open("outputs/log.csv", "w", buffering=1)
+open("outputs/checkpoint", "w").write("step 1")
+print("1,0.5", file=log)
+print("begun", flush=True)
+while True:
+    time.sleep(0.05)
+    print("2,0.25", file=log)
+"""
+
+
+def test_outputs_of_a_followed_job_are_fetched_while_it_writes_them(lab: Lab) -> None:
+    user = lab.user()
+    script = user.script(f"{jobs.GATES}{WRITING}")
+    with jobs.start_program(user, "submit", "-c", REMOTEDOCKER, script) as client:
+        jobs.expect_line(client, "begun\n")
+        done = user("outputs", "last", "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert {each["name"] for each in found["files"]} == {"checkpoint", "log.csv"}, found
+        assert "skipped" not in found
+        assert user.does("cancel", "last", "--grace", "1s")["run"]["outputs"]["complete"]
+        jobs.wait_for_exit(client)
 
 
 def test_followed_job_can_be_cancelled_by_another_client(lab: Lab) -> None:

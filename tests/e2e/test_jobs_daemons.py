@@ -74,7 +74,7 @@ def test_a_daemon_ends_with_a_job_whose_supervisor_was_killed(lab: Lab) -> None:
     with jobs.start_program(user, "submit", "-c", LOCAL, user.script(DAEMON), "never", "GPUINFRA_RUN_ID") as client:
         jobs.expect_line(client, "begun\n")
         there = folder_there(lab, user.home, LOCAL, jobs.last_run(user)["id"])
-        pid = int((there / "outputs" / "pid").read_text())
+        pid = int((jobs.outputs_there(there) / "pid").read_text())
         os.kill(json.loads((there / "state.json").read_text())["supervisor"], signal.SIGKILL)
         jobs.wait_for_exit(client)
     assert jobs.last_run(user)["state"] == "lost"

@@ -22,6 +22,62 @@ def write_runconfig(user: LabUser, name: str, text: str) -> None:
     (user.workspace / f"aml_config/{name}.runconfig").write_text(text)
 
 
+SHELL_SCRIPT = """#!/bin/sh
+echo "$0 $1" > outputs/said
+python3 -m pkg || exit 3
+python3 scripts/train.py
+"""
+
+
+@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+def test_scripts_import_from_the_project_and_run_with_what_fits(lab: Lab, name: str) -> None:
+    user = lab.user()
+    for folder in ("pkg", "scripts"):
+        (user.workspace / folder).mkdir()
+    user.script("WORD = 'found'\n", "shared_code.py")
+    user.script("import shared_code\nprint('module', shared_code.WORD)\n", "pkg/__main__.py")
+    user.script("import shared_code\nprint('script', shared_code.WORD)\n", "scripts/train.py")
+    user.script(SHELL_SCRIPT, "go.sh")
+    code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, "go.sh", "one word")
+    assert (code, out) == (0, b"module found\nscript found\n"), errors
+    assert (jobs.outputs_of(user, jobs.last_run(user)["id"]) / "said").read_text() == "go.sh one word\n"
+    code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, "scripts/train.py")
+    assert (code, out) == (0, b"script found\n"), errors
+
+
+# Without a traceback, which the tests look for.
+MISSING_DATA = """
+import os, sys
+try:
+    open(os.path.abspath("data/train.csv"))
+except OSError as error:
+    sys.exit(f"FileNotFoundError: {error}")
+"""
+
+
+@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+def test_file_that_was_not_sent_is_named_when_the_job_misses_it(lab: Lab, name: str) -> None:
+    user = lab.user()
+    (user.workspace / "data").mkdir()
+    (user.workspace / "data/train.csv").write_text("1,2\n")
+    (user.workspace / ".gitignore").write_text("# large\n/data/\n")
+    done = user("submit", "-c", name, user.script(MISSING_DATA))
+    assert done.returncode == 1, done.stderr
+    assert "not sent: data/, 4 B, 1 file: .gitignore:2\n" in done.stderr
+    assert "`data/train.csv`: `.gitignore:2` leaves out `data/`" in done.stderr
+
+
+def test_standard_input_is_refused_and_not_dropped(lab: Lab, tmp_path: Path) -> None:
+    user = lab.user()
+    words = ("submit", "-c", LOCAL, user.script(GREETING))
+    done = user(*words, stdin="data")
+    assert done.returncode == 2, done.stderr
+    assert "jobs have no standard input" in done.stderr
+    assert "< /dev/null" in done.stderr
+    assert user.does("runs")["runs"] == []
+    assert user(*words).returncode == 0, "an empty pipe is no input"
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

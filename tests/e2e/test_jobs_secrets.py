@@ -14,9 +14,10 @@ from tests.e2e.jobs import GATES, expect_line, shared_folder, show_run, start_pr
 from tests.lab import LOCAL, REMOTE, REMOTEDOCKER, Lab
 
 SECRET = "hunter2-%-'\"$(id)-geheim"
+IN_BOTH = SECRET.partition("'")[2]
 HIDING = f"""{GATES}
 import hashlib
-print(hashlib.sha256(os.environ["TOKEN"].encode()).hexdigest(), os.environ["OTHER"] == os.environ["TOKEN"])
+print(hashlib.sha256(os.environ["TOKEN"].encode()).hexdigest(), os.environ["OTHER"] in os.environ["TOKEN"])
 gate(sys.argv[1])
 """
 
@@ -53,11 +54,12 @@ def holding(secret: bytes, *folders: Path) -> list[Path]:
 def test_secrets_are_visible_to_the_job_only(lab: Lab, name: str) -> None:
     user = lab.user()
     elsewhere = user.home / "variables"
-    elsewhere.write_text(f"# a comment\nOTHER={SECRET}\n")
-    secret, gate = SECRET.encode(), f"secret-{name}"
+    # In such files, a value in quotes cannot contain these quotes.
+    elsewhere.write_text(f"# a comment\nOTHER='{IN_BOTH}'\n")
+    secret, gate = IN_BOTH.encode(), f"secret-{name}"
     words = ("--secret", "TOKEN", "--env-file", str(elsewhere), user.script(HIDING), gate)
     places = (user.workspace, lab.home, user.home / ".gpuinfra")
-    digest = hashlib.sha256(secret).hexdigest()
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
     with (
         watched(secret) as seen,
         start_program(user, "submit", "--verbose", "-c", name, *words, TOKEN=SECRET) as client,
@@ -67,7 +69,7 @@ def test_secrets_are_visible_to_the_job_only(lab: Lab, name: str) -> None:
         (shared_folder(user, name) / gate).touch()
         code, _, errors = wait_for_exit(client)
     assert code == 0, errors
-    assert SECRET not in errors
+    assert IN_BOTH not in errors
     assert seen == []
     assert (
         holding(secret, user.workspace, lab.home, user.home / ".gpuinfra", lab.engine.folder / "data/containers") == []

@@ -194,3 +194,22 @@ def test_lease_cannot_be_extended_beyond_thirty_days(user: User, azure: Azure) -
     refused = user.fails("lease", "my-dsvm", "--extend", "29d", code="usage", exit_code=2)
     assert "30d from now" in refused["note"]
     assert user.does("lease", "my-dsvm")["leaseUntil"] == until
+
+
+def test_extended_lease_is_no_difference_and_reap_switches_the_schedule_on_for_its_last_day(
+    user: User, azure: Azure
+) -> None:
+    user.spec(lifecycle={"lease": "1h", "idle": "20d"})
+    user.up()
+    assert user.does("lease", "my-dsvm", "--extend", "3d")["changed"] is True
+    for passed in (timedelta(minutes=10), timedelta(days=2, hours=6)):
+        advance(azure, passed)
+        assert azure.part(*SCHEDULE)["properties"]["status"] == "Disabled"
+        assert user.plan("--detailed-exitcode")["changes"] == []
+    before = azure.last_request()
+    assert user("reap", "--dry-run").returncode == 0
+    assert azure.writes(before) == []
+    assert "Azure's daily schedule is on for the last day" in user("reap").stderr
+    until, time_of_day = kept(azure)
+    assert time_of_day == f"{until + BACKSTOP:%H%M}"
+    assert user.plan("--detailed-exitcode")["changes"] == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.user import Run, User
 
 SPEC = "apiVersion: gpuinfra/v1\nname: my-dsvm\nregion: southcentralus\nsize: Standard_NC4as_T4_v3\n"
@@ -112,4 +112,4 @@ def test_command_without_a_cloud_does_not_start_the_sandbox(run: Run, tmp_path: 
         assert "sandbox" not in done.stderr
         assert not home.exists()
     finally:
-        process.stop(home)
+        running.stop(home)

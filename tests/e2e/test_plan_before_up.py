@@ -6,7 +6,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import Start, project
 from tests.e2e.user import LARGER_SIZE, SIZE, User
 
-PRICE = "Price: $0.631 an hour while on"
+PRICE = "Price (simulated): $0.631 an hour while on"
 
 
 @pytest.mark.parametrize("words", [["up", "gpu.yaml"], ["run", "gpu.yaml", "quick.py"]], ids=["up", "run"])

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import SECONDS
 from tests.e2e.user import PROGRAM, User, inherited
@@ -24,7 +24,7 @@ def user(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[U
     with mock.patch.dict(os.environ, {"DOCKER_HOST": nowhere}):
         azure = Azure(tmp_path_factory.mktemp("azure") / "sandbox")
     yield User(azure, tmp_path / "user", tmp_path / "project", key=False)
-    process.stop(azure.folder)
+    running.stop(azure.folder)
 
 
 def commands(section: str) -> str:

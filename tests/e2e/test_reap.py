@@ -2,6 +2,7 @@
 
 import json
 import signal
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from tests.e2e.user import REGION, SIZE, User, run_reap
 # Neither the guest agent nor Azure's schedule ends it within two days.
 LONG = {"lease": "3d", "idle": "2d"}
 MACHINE = "Microsoft.Compute/virtualMachines"
-OVER, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
+OVER = "2026-01-01T00:00:00Z"
+LATER = f"{datetime.now(UTC) + timedelta(days=40):%Y-%m-%dT%H:%M:%SZ}"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
 
 
@@ -82,7 +84,8 @@ def test_reap_stops_a_machine_whose_spec_was_deleted_in_git(user: User, azure: A
     assert powers(azure) == {"kept": "running", "gone": "deallocated"}
     assert "nothing to do" in user("reap").stdout
 
-    assert run_reap(user, "--specs", ".", "--delete")["deleted"] == [], "it is off, and its disk may hold outputs"
+    (kept,) = run_reap(user, "--specs", ".", "--delete", code=4)["kept"]
+    assert kept["notDeleted"] == "nothing confirms that all outputs on its disk were fetched"
     (deleted,) = run_reap(user, "--specs", ".", "--delete", "--yes")["deleted"]
     assert (deleted["name"], deleted["verifiedBy"]) == ("gone", "404")
     assert not [each for each in azure.everything() if "gone" in each]
@@ -90,7 +93,7 @@ def test_reap_stops_a_machine_whose_spec_was_deleted_in_git(user: User, azure: A
 
     elsewhere = user.workspace.parent / "elsewhere"
     elsewhere.mkdir()
-    (note,) = run_reap(user, "--specs", str(elsewhere))["notes"]
+    (note,) = run_reap(user, "--specs", str(elsewhere), code=2)["notes"]
     assert "no machine was compared with its spec: not a git repository" in note
 
 

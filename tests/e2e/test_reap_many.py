@@ -1,12 +1,13 @@
 """`reap` of many machines: stops exactly those with an expired lease, with one list call per page."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from gpuinfra.sandbox import running
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.user import User
 from tests.integration.sandbox.conftest import Sandbox
@@ -15,7 +16,8 @@ from tests.integration.sandbox.machine_help import Place
 ALL, SOME = 5000, 600
 RUNNING, OVER = 500, 50
 PAGE = 250
-OLD, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
+OLD = "2026-01-01T00:00:00Z"
+LATER = f"{datetime.now(UTC) + timedelta(days=40):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def fill(folder: Path, machines: int) -> None:
@@ -71,7 +73,7 @@ def test_reap_stops_expired_machines_among_many(tmp_path: Path, exhaustive: bool
         requests = azure.requests()
         on = {each["name"] for each in azure.bill() if each["powerState"] not in {"deallocated", "deleted"}}
     finally:
-        process.stop(folder)
+        running.stop(folder)
     lists = [each for each in requests if "statusonly" in each["query"].lower()]
     assert found["machines"] == machines
     assert [each["name"] for each in found["stopped"]] == [f"m{number:04}" for number in range(OVER)]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gpuinfra.models.ledger import LedgerEntryKind
-from gpuinfra.store.ledger import Ledger
+from gpuinfra.models.receipt import LedgerEntryKind
+from gpuinfra.store import Ledger
 from tests.e2e.azure import Azure, advance, change_power
 from tests.e2e.repository import commit_all
 from tests.e2e.user import User

@@ -252,7 +252,6 @@ def test_machine_is_deallocated_when_its_gpu_is_missing_at_job_start(user: User,
     user.up()
     tool = guest_root(azure) / "bin" / "nvidia-smi"
     real = tool.rename(tool.with_name("nvidia-smi-before"))
-    shutil.copy(tool.with_name("nvidia-smi.json"), tool.with_name("nvidia-smi-before.json"))
     # It answers once, to `up`; the guest agent only asks for the utilization.
     gone = 'case "$*" in --query-gpu=utilization.gpu*) ;; *) touch "$GPUINFRA_GUEST_ROOT/run/gpu-gone" ;; esac'
     tool.write_text(f'#!/bin/sh\n"{real}" "$@"\ncode=$?\n{gone}\nexit $code\n')

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from gpuinfra.store.database import FILE
+from gpuinfra.store import FILE
 from tests.e2e.user import User
 
 SECRET = "correct horse battery staple"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.runner.jobs.log import LogFile
-from gpuinfra.store.history import History
+from gpuinfra.runner.log import LogFile
+from gpuinfra.store import History
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import (
     LEASE,

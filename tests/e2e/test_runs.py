@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.outputs import STDERR, STDOUT, Frame
-from gpuinfra.models.run import JobRef, Outputs, Run, RunState
-from gpuinfra.runner.jobs.log import LogFile
-from gpuinfra.store.history import History, run_folder
+from gpuinfra.models.run import STDERR, STDOUT, Frame, JobRef, Outputs, Run, RunState
+from gpuinfra.runner.log import LogFile
+from gpuinfra.store import History, run_folder
 from gpuinfra.workspace import state_folder
 from tests import program
 from tests.e2e.user import PROGRAM, inherited, run_program
@@ -198,6 +197,15 @@ def test_log_is_printed_byte_for_byte(workspace: Workspace) -> None:
     assert errors == b"epoch 1\n\xff\0\x1b[31mcareful\nepoch 2\n"
 
 
+def test_part_of_a_log_is_printed(workspace: Workspace) -> None:
+    assert workspace.bytes("logs", OLD.id, "--tail", "2") == (b"\xff\0epoch 2\n", b"\x1b[31mcareful\n")
+    assert workspace.bytes("logs", OLD.id, "--tail", "1", "--stream", "stderr") == (b"", b"\x1b[31mcareful\n")
+    assert workspace.bytes("logs", OLD.id, "-f", "--tail", "0", exit_code=7)[0] == b""
+    assert workspace.bytes("logs", OLD.id, "--since", "1h") == (b"", b"")
+    assert workspace.bytes("logs", OLD.id, "--since", "2026-09-10")[0] == b"epoch 1\n\xff\0epoch 2\n"
+    assert "--since soon" in workspace("logs", OLD.id, "--since", "soon", exit_code=2).stderr
+
+
 def test_followed_log_exits_with_the_jobs_exit_code(workspace: Workspace) -> None:
     assert workspace.bytes("logs", OLD.id, "-f", exit_code=7)[0] == b"epoch 1\n\xff\0epoch 2\n"
     assert workspace.bytes("logs", DONE.id, "--follow")[0] == b"epoch 1\n\xff\0epoch 2\n"
@@ -207,6 +215,7 @@ def test_log_of_an_unfinished_run_says_how_to_follow_it(workspace: Workspace) ->
     out, errors = workspace.bytes("logs", "last")
     assert out == b"epoch 1\n\xff\0epoch 2\n"
     assert f"`gpuinfra logs {GOING.id} -f`".encode() in errors
+    assert b"its output was fetched until 2026-09-10 00:26:4" in errors
 
 
 def test_closed_pipe_ends_logs_without_an_error(workspace: Workspace) -> None:

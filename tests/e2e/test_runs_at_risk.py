@@ -13,7 +13,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.foreign import ADDRESSES, INTERFACES
 from tests.e2e.jobs import Terminal, open_terminal
 from tests.e2e.run_help import forget_runs, guest_home, is_off, make_other_user, project, runs_of, state_of_job
-from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, User, inherited
+from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, User, inherited, run_reap
 from tests.lab import LabUser
 from tests.sshd import eventually
 
@@ -374,17 +374,17 @@ def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Az
     run_unfetched_job(user, azure)
     delete_spec(user, azure)
     forget_runs(user)
-    found = user.does(*REAP)
+    found = run_reap(user, *REAP[1:], code=4)
     assert found["deleted"] == []
     assert [each["name"] for each in found["stopped"]] == ["my-dsvm"]
-    assert "outputs on its disk were not fetched" in found["stopped"][0]["cause"]
+    assert found["stopped"][0]["notDeleted"] == "outputs on its disk were not fetched"
     assert is_off(azure)
     assert azure.everything() == PARTS
 
     # It is off now, so its runs are unknown.
-    again = user.does(*REAP)
+    again = run_reap(user, *REAP[1:], code=4)
     assert again["deleted"] == []
-    assert "may hold outputs" in again["kept"][0]["cause"]
+    assert again["kept"][0]["notDeleted"] == "nothing confirms that all outputs on its disk were fetched"
     assert [each["name"] for each in user.does(*REAP, "--yes")["deleted"]] == ["my-dsvm"]
 
 

@@ -19,9 +19,9 @@ from azure.mgmt.compute import ComputeManagementClient
 from azure.mgmt.resource.resources import ResourceManagementClient
 
 from gpuinfra.cli.main import main
+from gpuinfra.sandbox import running as process
 from gpuinfra.sandbox.kernel.meter import Meter
 from gpuinfra.sandbox.kernel.store import Store
-from gpuinfra.sandbox.running import process
 from tests.e2e.conftest import Run
 
 DISK: Any = {"location": "eastus", "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}}

@@ -5,15 +5,15 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuinfra.scheduling.crontab import BEGIN, END
-from gpuinfra.scheduling.rendering import SERVICE, TIMER
-from tests.e2e.azure import Azure
+from gpuinfra.scheduling.rendering import SERVICE, TIMER, UNITS
+from tests.e2e.repository import commit_all
 from tests.e2e.user import PROGRAM, User, inherited
 from tests.private import Private, private
 from tests.real import program
@@ -61,6 +61,7 @@ def odd_specs(user: User) -> Path:
     folder = user.workspace / """sp ace's "so" ${HOME} %h;"""
     folder.mkdir()
     shutil.copy(user.workspace / "gpu.yaml", folder)
+    commit_all(user, "specs", folder)
     return folder
 
 
@@ -103,11 +104,13 @@ def test_cron_switches_an_expired_machine_off(here: Private, user: User) -> None
 
 def test_cron_mails_a_failed_run(here: Private, user: User) -> None:
     broken = settings_file(user)
-    broken.write_text("GPUINFRA_CLOUD=nowhere\n")
+    told = user.home / "told"
+    broken.write_text(f"GPUINFRA_CLOUD=nowhere\nGPUINFRA_ON_FAILURE=\"cat > '{told}'\"\n")
     rendered = does(here, user, "schedule", "render", "--with", "cron", "--environment-file", str(broken))
     done = run_as_cron(user, cron_command(f"{BEGIN}\n{rendered['files'][0]['content']}{END}\n"))
     assert done.returncode == 2
     assert "GPUINFRA_CLOUD is `nowhere`" in done.stdout
+    assert "GPUINFRA_CLOUD is `nowhere`" in told.read_text()
 
 
 def test_edited_crontab_lines_are_kept(here: Private, user: User) -> None:
@@ -128,7 +131,9 @@ def test_edited_crontab_lines_are_kept(here: Private, user: User) -> None:
 
 
 def test_systemd_catches_up_a_missed_run(here: Private, user: User, tmp_path: Path) -> None:
-    words = ["--specs", str(odd_specs(user)), "--environment-file", str(settings_file(user)), "--sandbox"]
+    settings, told = settings_file(user), user.home / "told"
+    specs = odd_specs(user)
+    words = ["--specs", str(specs), "--environment-file", str(settings), "--sandbox"]
     create_expired_machine(user)
     with here.systemd(tmp_path):
         # The computer was off for a day: the last run of the timer is as old as systemd's stamp file.
@@ -139,8 +144,8 @@ def test_systemd_catches_up_a_missed_run(here: Private, user: User, tmp_path: Pa
         os.utime(stamp, (yesterday, yesterday))
         installed = does(here, user, "schedule", "install", "--with", "systemd", "--every", "1h", *words)
         assert installed["active"] is True, installed
-        assert {Path(file).name for file in installed["written"]} == {SERVICE, TIMER}
-        await_off(user.azure)
+        assert {Path(file).name for file in installed["written"]} == set(UNITS)
+        await_true(lambda: user.azure.machine()["powerState"] == "PowerState/deallocated", "it was not switched off")
         assert result_of_service(here, user) == "success"
 
         again = does(here, user, "schedule", "install", "--with", "systemd", "--every", "2h", *words)
@@ -149,15 +154,21 @@ def test_systemd_catches_up_a_missed_run(here: Private, user: User, tmp_path: Pa
         assert "00/2:00:00" in shown
         assert here("systemctl", "--user", "is-enabled", TIMER, folder=tmp_path).stdout == "enabled\n"
 
-        assert len(does(here, user, "schedule", "uninstall", "--with", "systemd")["removed"]) == 2
+        # It refuses specs that are not committed.
+        (specs / "new.yaml").touch()
+        settings.write_text(f"{settings.read_text()}GPUINFRA_ON_FAILURE=\"touch '{told}'\"\n")
+        assert here("systemctl", "--user", "start", SERVICE, folder=tmp_path).returncode != 0
+        await_true(told.exists, "the failure was not reported")
+
+        assert len(does(here, user, "schedule", "uninstall", "--with", "systemd")["removed"]) == 3
         assert here("systemctl", "--user", "is-active", TIMER, folder=tmp_path).stdout == "inactive\n"
     assert not list((user.home / "settings" / "systemd").rglob("*gpuinfra*"))
 
 
-def await_off(azure: Azure) -> None:
+def await_true(holds: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + 30
-    while azure.machine()["powerState"] != "PowerState/deallocated":
-        assert time.monotonic() < deadline, "it was not switched off"
+    while not holds():
+        assert time.monotonic() < deadline, otherwise
         time.sleep(0.1)
 
 
@@ -179,7 +190,7 @@ def test_install_without_systemd_lists_the_remaining_steps(user: User) -> None:
     assert "systemctl --user daemon-reload" in installed["leftToDo"]
     assert f"systemctl --user restart {TIMER}" in installed["leftToDo"]
     assert (user.home / ".config" / "systemd" / "user" / TIMER).is_file()
-    assert len(user.does("schedule", "uninstall", "--with", "systemd", sandbox=False)["removed"]) == 2
+    assert len(user.does("schedule", "uninstall", "--with", "systemd", sandbox=False)["removed"]) == 3
 
 
 def test_install_without_cron_is_an_error(user: User) -> None:
@@ -198,7 +209,7 @@ def test_workflow_is_written_to_the_root_of_the_repository(user: User) -> None:
     path = user.workspace / ".github" / "workflows" / "gpuinfra.yml"
     installed = user.does("schedule", "install", *words, *package, "--specs", "infra", sandbox=False)
     assert installed["written"] == [str(path)]
-    assert "gpuinfra reap --specs infra --json" in path.read_text()
+    assert "gpuinfra reap --specs infra --require-clean --json" in path.read_text()
     assert user.does("schedule", "install", *words, *package, "--specs", "infra", sandbox=False)["unchanged"] == [
         str(path)
     ]
@@ -225,4 +236,4 @@ def test_rendered_files_can_be_printed_or_written(user: User) -> None:
     assert f"\n# {TIMER}\n" in printed
     assert str(PROGRAM) in printed
     user.does("schedule", "render", "--with", "systemd", "--output", "units", sandbox=False)
-    assert {file.name for file in (user.workspace / "units").iterdir()} == {SERVICE, TIMER}
+    assert {file.name for file in (user.workspace / "units").iterdir()} == set(UNITS)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import SECONDS, Start, guest_home, is_off, project, runs_of
 from tests.e2e.test_front_door import wait_until_reading
@@ -243,12 +243,12 @@ def test_ssh_ignores_only_the_signal_of_nohup(
 
 def test_sandbox_ignores_only_the_signals_that_python_ignores(tmp_path: Path) -> None:
     folder = tmp_path / "sandbox"
-    start = "import sys, pathlib; from sandbox.running import process; process.start(pathlib.Path(sys.argv[1]))"
+    start = "import sys, pathlib; from gpuinfra.sandbox.running import start; start(pathlib.Path(sys.argv[1]))"
     words = ["env", "--ignore-signal=INT,QUIT,HUP", sys.executable, "-c", start, str(folder)]
     try:
         subprocess.run(words, check=True, timeout=SECONDS)
-        described = process.status(folder)
+        described = running.status(folder)
         assert described is not None
         assert ignored(mask_of(described.pid)) == {"SIGPIPE", "SIGXFSZ"}
     finally:
-        process.stop(folder)
+        running.stop(folder)

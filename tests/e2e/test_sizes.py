@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.conftest import Run
 
 T4 = "Standard_NC4as_T4_v3"
@@ -15,9 +15,9 @@ T4 = "Standard_NC4as_T4_v3"
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("sizes") / "home"
-    process.start(folder)
+    running.start(folder)
     yield str(folder)
-    process.stop(folder)
+    running.stop(folder)
 
 
 def test_sizes_lists_every_size(run: Run, home: str) -> None:

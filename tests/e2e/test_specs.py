@@ -93,6 +93,7 @@ def test_validate_prints_json(run: Run, tmp_path: Path) -> None:
         "column": 9,
         "endLine": 8,
         "endColumn": 22,
+        "machine": "my-dsvm",
         "label": "Azure has no region with this name",
         "help": "did you mean `southcentralus`?",
     }
@@ -146,3 +147,21 @@ def test_unencodable_characters_are_replaced(run: Run, tmp_path: Path, encoding:
 
 def test_schema_prints_json(run: Run) -> None:
     assert json.loads(run("schema", "--json").stdout)["schema"] == json.loads(run("schema").stdout)
+
+
+def test_validate_warns_about_hours_that_the_default_idle_time_defeats(run: Run, tmp_path: Path) -> None:
+    hours = f'{SPEC}lifecycle:\n  hours: {{timezone: UTC, on: "mon-fri 08:00-19:00"}}\n'
+    (tmp_path / "gpu.yaml").write_text(hours)
+    done = run("validate", "gpu.yaml")
+    assert done.returncode == 0
+    assert done.stdout.startswith("valid  my-dsvm")
+    assert "warning: fields that defeat each other" in done.stderr
+    assert "write `idle: 11h` to keep it on during its hours" in done.stderr
+    found = json.loads(run("validate", "gpu.yaml", "--json").stdout)
+    assert found["valid"] is True
+    (warning,) = found["diagnostics"]
+    assert (warning["severity"], warning["code"], warning["line"]) == ("warning", "defeating-fields", 6)
+    assert warning["machine"] == "my-dsvm"
+
+    (tmp_path / "gpu.yaml").write_text(f"{hours}  idle: 11h\n")
+    assert run("validate", "gpu.yaml").stderr == ""

@@ -271,4 +271,5 @@ def test_down_keeps_a_group_named_in_the_spec_whatever_its_tags(user: User, azur
     patch_machine(azure, "team2", tags={**azure.machine(group="team2")["tags"], "gpuinfra:group": "created"})
     receipt = user.down("gpu.yaml", "--delete", "--yes")
     assert azure.everything() == ["resourceGroups/team2"]
-    assert receipt["kept"] == ["resource-group team2: it is named in the spec"]
+    emptied = "it is named in the spec, and empty; `az group delete --name team2` deletes it"
+    assert receipt["kept"] == [f"resource-group team2: {emptied}"]

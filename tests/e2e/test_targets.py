@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.known_hosts import HostKey
 from tests.e2e.azure import Azure, reset
 from tests.e2e.user import PROGRAM, User, inherited
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key

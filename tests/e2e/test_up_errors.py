@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox import running
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.user import PARTS, User
 
@@ -242,7 +242,7 @@ def unusable_machines(
     for program in programs.values():
         program.kill()
         program.communicate()
-    process.stop(azure.folder)
+    running.stop(azure.folder)
 
 
 @pytest.mark.parametrize("name", SLOW)

@@ -22,7 +22,7 @@ INTERFACE = ("Microsoft.Network/networkInterfaces", "my-dsvm-nic")
 ADDRESS = ("Microsoft.Network/publicIPAddresses", "my-dsvm-ip")
 NETWORK = ("Microsoft.Network/virtualNetworks", "my-dsvm-vnet")
 # From the sandbox's price list: a T4 per hour; 256 GiB of StandardSSD_LRS and an address per month.
-PRICE = "Price: $0.631 an hour while on; about $22.85 a month for disk and address while off."
+PRICE = "Price (simulated): $0.631 an hour while on; about $22.85 a month for disk and address while off."
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
 
 
@@ -419,11 +419,14 @@ def test_plan_writes_nothing_and_prints_the_price(user: User, azure: Azure) -> N
         "subscription",
         "resourceGroup",
         "candidate",
+        "powerState",
+        "differs",
         "changes",
         "summary",
         "price",
         "passedOver",
         "notes",
+        "simulated",
     ]
     assert (plan["name"], plan["resourceGroup"]) == ("my-dsvm", GROUP)
     assert plan["subscription"] == azure.description.subscription

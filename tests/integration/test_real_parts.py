@@ -19,6 +19,8 @@ from tests.real import program
         ("crontab", "cron", ["-h"], "usage"),
         ("systemd-analyze", "systemd", ["--version"], "systemd"),
         ("shellcheck", "shellcheck", ["--version"], "ShellCheck"),
+        ("jq", "jq", ["--version"], "jq"),
+        ("curl", "curl", ["--version"], "curl"),
     ],
 )
 def test_required_program_is_installed(name: str, package: str, arguments: list[str], says: str) -> None:

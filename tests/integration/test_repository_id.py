@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.git import ShallowCloneError, open_repository
+from gpuinfra.programs import ShallowCloneError, open_repository
 from tests.git_help import git
 
 

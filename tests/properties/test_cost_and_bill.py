@@ -1,6 +1,7 @@
 """`cost` matches the bill of the embedded Azure to the cent, whatever happened to a machine."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,14 +12,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.cost import Certainty
-from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
-from gpuinfra.models.offer import Rate
+from gpuinfra.models.receipt import (
+    LedgerEntry,
+    LedgerEntryKind,
+    OffProof,
+    Receipt,
+    entries_from_json,
+    entry_from_receipt,
+)
+from gpuinfra.models.sizes import Rate
 from gpuinfra.provision import tags
-from gpuinfra.provision.costing.activity import read_events
+from gpuinfra.provision.costing.activity import Event, read_events
 from gpuinfra.provision.costing.evidence import Evidence
 from gpuinfra.provision.costing.history import CostHistory
-from gpuinfra.provision.costing.pricing import PriceBook
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.costing.report import PriceBook, record_of
+from gpuinfra.provision.market import Prices
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
@@ -85,6 +93,7 @@ class Life:
     spot: bool = False
     disk_is_listed: bool = True
     address_is_listed: bool = True
+    lease: float | None = None
     entries: list[LedgerEntry] = field(default_factory=list)
     has_failed_change: bool = False
 
@@ -185,21 +194,20 @@ class Life:
                     price_per_hour=price,
                     disk_per_month=DISK_PER_MONTH if self.disk_is_listed else None,
                     address_per_month=ADDRESS_PER_MONTH if self.address_is_listed else None,
+                    lease_until=self.place.now() + timedelta(seconds=self.lease) if self.lease else None,
                 )
             )
 
-    def cost_history(self) -> CostHistory:
+    def cost_history(self, log_since: datetime | None = None) -> CostHistory:
         now = self.place.now()
-        text = f"eventTimestamp ge '{now - timedelta(days=80):%Y-%m-%dT%H:%M:%SZ}' and resourceUri eq '{self.id}'"
-        path = "/subscriptions/s/providers/Microsoft.Insights/eventtypes/management/values"
-        bodies = self.place.ask("GET", path, **{"$filter": text})["value"]
+        since = log_since or now - timedelta(days=80)
         machine = self.place.ask("GET", self.id, **{"$expand": "instanceView"})
-        events = read_events(bodies)
+        events = self.events(since)
         self.has_failed_change = any((each.verb, each.status) == ("write", "Failed") for each in events)
         evidence = Evidence(
             now=now,
             events=events,
-            log_since=now - timedelta(days=80),
+            log_since=since,
             entries=self.entries,
             machines=[machine] if machine else [],
             disks=self._disks() if machine and self.disk_is_listed else (),
@@ -207,6 +215,25 @@ class Life:
         )
         (found,) = evidence.histories(self.place.book)
         return found
+
+    def recorded_history(self) -> CostHistory:
+        """Return what a reader knows of this machine, deleted now, from its shared record alone."""
+        now = self.place.now()
+        since = now - timedelta(days=80)
+        receipt = Receipt(
+            self.name, OffProof.ABSENT, now, REGION, SIZES[0], self.spot, f"gpuinfra-{self.name}", deletes=True
+        )
+        end = entry_from_receipt(receipt, "s")
+        assert end
+        record = record_of(receipt, self.events(since), since, [*self.entries, end], "s")
+        entries = entries_from_json(json.loads(json.dumps([each.as_json() for each in record])))
+        (found,) = Evidence(now, entries=sorted(entries, key=lambda each: each.at)).histories(self.place.book)
+        return found
+
+    def events(self, since: datetime) -> list[Event]:
+        text = f"eventTimestamp ge '{since:%Y-%m-%dT%H:%M:%S.%fZ}' and resourceUri eq '{self.id}'"
+        path = "/subscriptions/s/providers/Microsoft.Insights/eventtypes/management/values"
+        return read_events(self.place.ask("GET", path, **{"$filter": text})["value"])
 
     def _disks(self) -> list[dict[str, Any]]:
         found = self.place.ask("GET", f"{self.group}/providers/Microsoft.Compute/disks")["value"]
@@ -253,13 +280,17 @@ BOTH = (True, True)
 def live(life: Life, history: list[tuple[tuple[Any, ...], float]]) -> None:
     life.create(0)
     life.place.pass_time(HOUR)
+    act(life, history)
+    life.place.pass_time(HOUR)
+
+
+def act(life: Life, history: list[tuple[tuple[Any, ...], float]]) -> None:
     for (verb, *values), pause in history:
         if hasattr(life, verb):
             getattr(life, verb)(*values)
         else:
             life.post(verb)
         life.place.pass_time(pause)
-    life.place.pass_time(HOUR)
 
 
 @settings(max_examples=30, deadline=None)
@@ -299,3 +330,49 @@ def test_cost_equals_the_bill(
         assert amounts.address == pytest.approx(there * ADDRESS_PER_MONTH, abs=0.01)
     else:
         assert amounts.missing or life.has_failed_change
+    place.pass_time(HOUR)
+    recorded, (seconds, dollars) = life.recorded_history().amounts(since, place.now()), life.bill()
+    (least, most), rounding = recorded.ranges["onSeconds"], 2 * len(found.pieces) + 2
+    assert least - rounding <= seconds <= most + rounding
+    if is_compute_exact:
+        assert recorded.compute == pytest.approx(dollars, abs=0.01)
+
+
+# Before the log begins, the machine is switched on only by `up`, which the ledger has.
+known_steps = st.one_of(
+    st.tuples(st.just("create"), numbers),
+    st.sampled_from([("restart",), ("powerOff",), ("deallocate",), ("delete",)]),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(known_steps, pauses), max_size=4),
+    st.lists(st.tuples(steps.filter(lambda step: step[0] != "resize_by_up"), pauses), max_size=4),
+    st.sampled_from([None, 40 * HOUR]),
+)
+@example([(("deallocate",), 7 * HOUR)], [(("deallocate",), HOUR)], None)
+@example([(("deallocate",), 7 * HOUR)], [(("start",), HOUR)], None)
+@example([(("delete",), 7 * HOUR)], [(("create", 0), HOUR)], None)
+@example([], [(("deallocate",), HOUR), (("start",), HOUR)], 40 * HOUR)
+@example([(("deallocate",), 7 * HOUR)], [], 40 * HOUR)
+def test_bill_is_within_the_range_where_the_log_does_not_reach_back(
+    place: Place,
+    before: list[tuple[tuple[Any, ...], float]],
+    after: list[tuple[tuple[Any, ...], float]],
+    lease: float | None,
+) -> None:
+    life = Life(place, f"m{next(place.numbers)}", keeps_ledger=True, lease=lease)
+    live(life, before)
+    place.pass_time(HOUR)
+    log_since = place.now()
+    act(life, after)
+    place.pass_time(HOUR)
+    found, now = life.cost_history(log_since), place.now()
+    life.delete()
+    amounts, (seconds, _) = found.amounts(now - timedelta(days=80), now), life.bill()
+    least, most = amounts.ranges["onSeconds"]
+    # The ledger has the time of the request, whole seconds before the machine is on.
+    assert least - 600 <= seconds <= most + 0.01
+    if most - least > 1:
+        assert found.compute_sure(now - timedelta(days=80), now) is Certainty.ESTIMATED

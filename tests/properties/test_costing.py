@@ -8,14 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.cost import Amounts, Source
-from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
-from gpuinfra.models.offer import Rate
-from gpuinfra.provision.costing.facts import Facts
+from gpuinfra.models.receipt import LedgerEntry, LedgerEntryKind
+from gpuinfra.models.sizes import Rate
 from gpuinfra.provision.costing.history import CostHistory, Present, cost_history
-from gpuinfra.provision.costing.pricing import PriceBook
-from gpuinfra.provision.costing.report import Job, by_run
-from gpuinfra.provision.costing.timeline import StateChange, Turn
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.costing.report import Job, PriceBook, by_run
+from gpuinfra.provision.costing.timeline import Facts, StateChange, Turn
+from gpuinfra.provision.market import Prices
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 MINUTES = 3000
@@ -64,6 +62,7 @@ def histories(draw: st.DrawFn) -> CostHistory:
         facts=st.none() | facts,
         is_on=st.booleans(),
         on_since=st.none() | moments,
+        lease_until=st.none() | moments,
         changed=st.none() | moments,
         disk_per_month=st.none() | st.just(19.2),
         created=st.none() | moments,
@@ -76,6 +75,7 @@ def histories(draw: st.DrawFn) -> CostHistory:
         present=draw(st.none() | present),
         now=NOW,
         pricing=BOOK,
+        seen=draw(st.lists(moments, max_size=3)),
     )
 
 
@@ -99,6 +99,7 @@ def test_time_is_counted_once_and_not_in_the_future(found: CostHistory) -> None:
         assert all(each.start <= each.end <= NOW for each in stretches)
     amounts = found.amounts(at(0), NOW)
     assert min(getattr(amounts, each.name) for each in fields(Amounts)) >= 0
+    assert all(low <= high for low, high in amounts.ranges.values())
 
 
 @settings(max_examples=60, deadline=None)

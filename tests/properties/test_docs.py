@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.cli.commands import COMMANDS
-from gpuinfra.cli.lazy_group import load_command
+from gpuinfra.cli.main import COMMANDS, load_command
 from gpuinfra.cli.options import shared_parameters
 from gpuinfra.diagnostics import Code, Exit
 from gpuinfra.models.images import ALIASES
@@ -90,6 +89,7 @@ def test_fields_are_explained_exactly() -> None:
     schema = json_schema()
     documented = set(re.findall(r"^\| `([A-Za-z.]+)` \|", SPEC, re.MULTILINE))
     sections = {"spot", "admin", "network", "disk", "target", "lifecycle", "gpu", "lifecycle.hours"}
+    sections |= {"job", "job.environment"}
     assert documented == set(fields(schema, schema)) - sections
 
 

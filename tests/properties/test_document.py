@@ -6,8 +6,7 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.parse.document import Document, Edit, EditError, read_document, written
-from gpuinfra.parse.scalars import Value
-from gpuinfra.parse.tree import Sequence, data
+from gpuinfra.parse.tree import Sequence, Value, data
 
 
 def document(text: str | bytes) -> Document:

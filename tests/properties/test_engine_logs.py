@@ -1,53 +1,41 @@
-"""A log that is cut anywhere, as often as one likes, and taken up again, is the log."""
+"""What a client has read of a container, with what it reads next from the engine's log, is the whole output."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuinfra.models.outputs import STDERR, STDOUT, Frame
-from gpuinfra.runner.jobs.container_log import REORDER_MARGIN, new_frames, next_position, resume_time
-from gpuinfra.runner.jobs.job import Position
-
-STEP = 3
-"""Few times, so that many frames have the same one."""
+from gpuinfra.models.run import STDERR, STDOUT, Frame
+from gpuinfra.runner.container_log import new_frames
+from gpuinfra.runner.job import Position
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Frame]:
-    """As an engine keeps it: in the order of its coming, with times that go back by less than the margin."""
-    time, frames = REORDER_MARGIN * 2, []
-    for number, (step, back, stream) in enumerate(
-        draw(
-            st.lists(
-                st.tuples(
-                    st.sampled_from([0, 0, 0, 1, STEP, REORDER_MARGIN * 3]),
-                    st.sampled_from([0, 0, 1, 2, STEP, REORDER_MARGIN // 2 - 1]),
-                    st.sampled_from([STDOUT, STDERR]),
-                ),
-                max_size=40,
-            )
-        )
-    ):
-        time += step
-        frames.append(Frame(stream, time - back, b"%d" % number))
-    return frames
+    """Return frames as an engine keeps them, with times that can go back a little."""
+    parts = st.tuples(st.sampled_from([STDOUT, STDERR]), st.integers(0, 9), st.binary(max_size=5))
+    return [Frame(stream, 100 + time, data) for stream, time, data in draw(st.lists(parts, max_size=30))]
+
+
+def printed(frames: list[Frame], stream: int) -> bytes:
+    return b"".join(frame.data for frame in frames if frame.stream == stream)
 
 
 @given(logs(), st.data())
-def test_a_log_that_is_cut_and_taken_up_is_the_log(log: list[Frame], data: st.DataObject) -> None:
-    got: list[Frame] = []
-    place = Position()
-    for _ in range(data.draw(st.integers(0, 4))):
-        # The engine gives what it has by then, from a time on, and the connection may be lost after any of it.
-        there = log[: data.draw(st.integers(len(got), len(log)))]
+def test_cut_and_resumed_output_is_the_whole_output(log: list[Frame], data: st.DataObject) -> None:
+    # The recorded part ends anywhere in each stream, and its frames are not those of the engine.
+    got, place = [], Position()
+    for stream in (STDOUT, STDERR):
+        whole = printed(log, stream)
+        frame = Frame(stream, 103, whole[: data.draw(st.integers(0, len(whole)))])
+        got.append(frame)
+        place = place.after(frame)
+    for _ in range(data.draw(st.integers(0, 3))):
+        # The engine has a part of it by then, and the connection may be lost after any frame.
+        there = log[: data.draw(st.integers(0, len(log)))]
         wanted = data.draw(st.integers(0, len(log)))
-        for frame, _ in zip(new_frames(_kept(there, place), place), range(wanted), strict=False):
+        for frame, _ in zip(new_frames(there, place), range(wanted), strict=False):
             got.append(frame)
-            place = next_position(place, frame)
-    got += new_frames(_kept(log, place), place)
-    assert [(frame.stream, frame.data) for frame in got] == [(frame.stream, frame.data) for frame in log]
+            place = place.after(frame)
+    got += new_frames(log, place)
+    for stream in (STDOUT, STDERR):
+        assert printed(got, stream) == printed(log, stream)
     assert [frame.time for frame in got] == sorted(frame.time for frame in got)
-
-
-def _kept(log: list[Frame], place: Position) -> list[Frame]:
-    """What `since` leaves: the engine looks at each line's own time."""
-    return [frame for frame in log if frame.time >= resume_time(place)]

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.parse.fields import flow, keys_at
 from gpuinfra.parse.schema import json_schema
-from gpuinfra.parse.spec import load_bytes
+from gpuinfra.parse.spec import flow, keys_at, load_bytes
 from tests.properties.test_load_properties import BASE
 
 WRONG: tuple[Any, ...] = (True, 0, -1, 10**9, 0.5, "", "x", [], ["x"], [1], {}, {"x": 1}, None)

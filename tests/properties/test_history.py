@@ -12,7 +12,7 @@ import pytest
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState, run_from_json
 from gpuinfra.runner.record import new_run_id
-from gpuinfra.store.history import History, run_folder
+from gpuinfra.store import History, run_folder
 from tests.runs import CREATED, DETAILS, make_run
 
 NOW = CREATED
@@ -35,6 +35,9 @@ FULL = make_run(
     outputs=Outputs(3, 1 << 40, complete=True),
     simulated=True,
     warnings=("the GPU was never used",),
+    ports={"tensorboard": 6006},
+    request={"script": "train.py", "gpus": "1"},
+    environment_digest="0123abcd",
 )
 
 

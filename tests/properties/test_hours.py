@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.hours import DAYS, Hours
-from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, is_on, next_change
+from gpuinfra.provision.lease import hours_from_tag, hours_to_tag, is_on, next_change
 
 WEEK = 7 * 24 * 60
 # Zones with a clock change near the start: forward and back, by half an hour, at midnight, and none.

@@ -14,14 +14,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.__main__": ("gpuinfra.cli",),
     "gpuinfra.cli": (
         *("gpuinfra", "gpuinfra.app", "gpuinfra.views", "gpuinfra.models"),
-        *("gpuinfra.suggest", "gpuinfra.diagnostics"),
+        "gpuinfra.diagnostics",
     ),
     "gpuinfra.api": ("gpuinfra.app", "gpuinfra.parse", "gpuinfra.models", "gpuinfra.runner", "gpuinfra.diagnostics"),
     "gpuinfra.app": (
         *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.workspace", "gpuinfra.parse"),
         *("gpuinfra.sandbox.running", "gpuinfra.sandbox.kernel"),
         *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.store"),
-        *("gpuinfra.programs", "gpuinfra.templates", "gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
+        *("gpuinfra.programs", "gpuinfra.templates", "gpuinfra.models", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.views": (
         "gpuinfra.lint",
@@ -32,14 +32,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "gpuinfra.diagnostics",
     ),
     "gpuinfra.provision": (
-        *("gpuinfra.git", "gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.templates", "gpuinfra.models"),
-        *("gpuinfra.suggest", "gpuinfra.diagnostics"),
+        *("gpuinfra.programs", "gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.templates", "gpuinfra.models"),
+        "gpuinfra.diagnostics",
     ),
     "gpuinfra.runner": (
         *(
             "gpuinfra.remote",
             "gpuinfra.programs",
-            "gpuinfra.git",
+            "gpuinfra.programs",
             "gpuinfra.workbench",
             "gpuinfra.workspace",
             "gpuinfra.store",
@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "gpuinfra.templates",
             "gpuinfra.models",
         ),
-        *("gpuinfra.suggest", "gpuinfra.diagnostics"),
+        "gpuinfra.diagnostics",
     ),
     "gpuinfra.remote": (),
     "gpuinfra.sandbox": (
@@ -62,21 +62,19 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.sandbox.catalogue": (),
     "gpuinfra.lint": (
         *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.models"),
-        *("gpuinfra.suggest", "gpuinfra.diagnostics"),
+        "gpuinfra.diagnostics",
     ),
     "gpuinfra.workbench": (
         *("gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.templates", "gpuinfra.models"),
-        *("gpuinfra.suggest", "gpuinfra.diagnostics"),
+        "gpuinfra.diagnostics",
     ),
     "gpuinfra.scheduling": ("gpuinfra.templates", "gpuinfra.programs", "gpuinfra.diagnostics"),
     "gpuinfra.workspace": ("gpuinfra.models", "gpuinfra.diagnostics"),
-    "gpuinfra.store": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
-    "gpuinfra.parse": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
+    "gpuinfra.store": ("gpuinfra.models", "gpuinfra.diagnostics"),
+    "gpuinfra.parse": ("gpuinfra.models", "gpuinfra.diagnostics"),
     "gpuinfra.templates": (),
-    "gpuinfra.models": ("gpuinfra.suggest", "gpuinfra.diagnostics"),
-    "gpuinfra.git": ("gpuinfra.programs",),
+    "gpuinfra.models": ("gpuinfra.diagnostics",),
     "gpuinfra.programs": (),
-    "gpuinfra.suggest": (),
     "gpuinfra.diagnostics": (),
     "gpuinfra": ("gpuinfra.api",),
 }
@@ -97,15 +95,27 @@ KEPT = {
 # The parts of a package in the order of its layers: each part imports only those before it, so there is no cycle.
 LAYERS = {
     "gpuinfra.runner": (
-        *("errors", "background", "progress", "job_spec", "record"),
-        *("connection", "docker", "link", "gpu", "readiness", "outputs", "upload"),
-        *("resolve", "jobs", "environment", "submission"),
+        *("errors", "progress", "sources", "job_spec", "record", "connection", "docker", "link", "nvidia_smi", "gpu"),
+        *("readiness", "outputs", "content", "ignore", "not_sent", "project_tree", "upload", "job_environment"),
+        *("resolve", "job"),
+        *("remote_runs", "heartbeat", "log", "log_window", "process", "container_log", "container"),
+        *(
+            "helper_containers",
+            "beside",
+            "forwarding",
+            "settle",
+            "fetch",
+            "follower",
+            "environment",
+            "submission",
+            "command",
+        ),
     ),
     "gpuinfra.provision": (
-        *("errors", "problems", "waiting", "progress", "tags", "names", "power", "observed_resource", "market"),
-        *("lifecycle", "journal", "ownership", "plan_input", "login", "resources", "observed", "cloud", "task"),
-        *("azure", "attachments", "plan", "template", "renew", "find", "target", "health", "costing", "fleet"),
-        *("adopt", "remove", "role_grant", "apply", "attempt", "placement", "up", "down", "reaping"),
+        *("power", "tags", "observed_resource", "locks", "errors", "waiting", "market", "preflight"),
+        *("purpose", "lease", "agent_role", "ownership", "login", "resources", "observed", "cloud", "task", "azure"),
+        *("remove", "plan", "template", "costing", "power_log", "renew", "target", "health", "exposure"),
+        *("fleet", "apply", "down", "placement", "up", "reaping", "inventory"),
     ),
 }
 
@@ -124,9 +134,15 @@ def imported(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: a relative import hides where it points"
-            # `from gpuinfra import api` imports a module as well as a package.
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from names
+            if not all(map(is_module, names)):  # a module may be imported from its package, which then adds nothing
+                yield node.module or ""
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def is_in(module: str, package: str) -> bool:
@@ -185,11 +201,11 @@ def test_parts_of_a_package_import_only_lower_layers() -> None:
 
 
 def test_an_import_of_a_higher_layer_is_found() -> None:
-    assert list(wrong_layers("gpuinfra.runner.docker.client", ["gpuinfra.runner.jobs.container"]))
+    assert list(wrong_layers("gpuinfra.runner.docker.client", ["gpuinfra.runner.container"]))
     assert list(wrong_layers("gpuinfra.runner.errors", ["gpuinfra.runner.link"]))
     assert list(wrong_layers("gpuinfra.provision.resources.vm", ["gpuinfra.provision.cloud"]))
-    assert list(wrong_layers("gpuinfra.provision.lifecycle.lease", ["gpuinfra.provision.up"]))
-    assert not list(wrong_layers("gpuinfra.runner.jobs.container", ["gpuinfra.runner.docker.client"]))
+    assert list(wrong_layers("gpuinfra.provision.lease", ["gpuinfra.provision.up"]))
+    assert not list(wrong_layers("gpuinfra.runner.container", ["gpuinfra.runner.docker.client"]))
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,7 @@ from hypothesis import strategies as st
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.json_values import stamp
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.hours import hours_to_tag, is_on, next_change
-from gpuinfra.provision.lifecycle.lease import decide, is_over
-from gpuinfra.provision.lifecycle.terms import Terms, terms_to_tag
+from gpuinfra.provision.lease import Terms, decide, hours_to_tag, is_on, is_over, next_change, terms_to_tag
 from gpuinfra.provision.renew import renewal
 from tests.unit.provision_help import spec
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuinfra.lint.facts import Gpu, gpu_of, gpu_twin, has_spark, is_without_cuda, mmlspark_version
-from gpuinfra.lint.placeholders import is_placeholder, is_placeholder_address
+from gpuinfra.lint.finding import is_placeholder, is_placeholder_address
 from gpuinfra.workbench.conda import Installer
 from gpuinfra.workbench.cuda import is_for_gpu
 

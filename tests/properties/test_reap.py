@@ -7,15 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.json_values import stamp
+from gpuinfra.models.plan import Kind, Ref
 from gpuinfra.models.reap import ReapAction
-from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Listed
-from gpuinfra.provision.names import default_group, ref_of
 from gpuinfra.provision.power import BILLED
-from gpuinfra.provision.reaping.decide import Rules, decide_all
-from gpuinfra.provision.reaping.orphans import orphans
+from gpuinfra.provision.reaping.decide import Rules, decide_all, orphans
+from gpuinfra.provision.tags import default_group, ref_of
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 POWERS = ("running", "starting", "stopped", "stopping", "deallocated", "deallocating", "")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.cli.commands import COMMANDS
-from gpuinfra.cli.lazy_group import load_command
+from gpuinfra.cli.main import COMMANDS, load_command
 from gpuinfra.scheduling.rendering import Scheduler, cron_script, render
 from gpuinfra.scheduling.schedule import ReapSchedule
 from tests.schedule_help import ODD, order

@@ -35,7 +35,7 @@ def test_rendered_files_have_the_expected_names() -> None:
     names = {scheduler: [file.name for file in render(scheduler, order())] for scheduler in Scheduler}
     assert names == {
         Scheduler.CRON: ["crontab"],
-        Scheduler.SYSTEMD: ["gpuinfra-reap.service", "gpuinfra-reap.timer"],
+        Scheduler.SYSTEMD: ["gpuinfra-reap.service", "gpuinfra-reap.timer", "gpuinfra-reap-failure.service"],
         Scheduler.GITHUB_ACTIONS: [".github/workflows/gpuinfra.yml"],
         Scheduler.AZURE_PIPELINES: ["azure-pipelines-gpuinfra.yml"],
     }
@@ -52,7 +52,7 @@ def test_command_contains_every_option() -> None:
         workspace="/work",
         program=("/g",),
     )
-    words = "/g --sandbox reap --workspace /work --specs /specs --start --delete --grace 2d --json"
+    words = "/g --sandbox reap --workspace /work --specs /specs --require-clean --start --delete --grace 2d --json"
     assert list(wanted.reap) == words.split()
     assert list(ReapSchedule(Interval(15)).reap) == ["gpuinfra", "reap", "--json"]
 
@@ -66,14 +66,14 @@ def test_crontab_line_is_not_cut_at_a_percent_sign() -> None:
     line = crontab_line(render(Scheduler.CRON, order(specs=ODD)))
     assert line.startswith("*/15 * * * * /bin/sh -c ")
     # A percent sign ends the command, unless a backslash precedes it.
-    assert line.count("%") == line.count(r"\%") == 2
+    assert line.count("%") == line.count(r"\%") == 3
 
 
 def test_cron_runs_one_script() -> None:
     command = crontab_line(render(Scheduler.CRON, order(specs=ODD))).split(" ", 5)[5].replace(r"\%", "%")
     shell, option, script = shlex.split(command)
     assert (shell, option) == ("/bin/sh", "-c")
-    assert shlex.join(["/opt/gpuinfra", "reap", "--specs", ODD, "--json"]) in script
+    assert shlex.join(["/opt/gpuinfra", "reap", "--specs", ODD, "--require-clean", "--json"]) in script
 
 
 def test_rendered_files_contain_no_environment_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +91,7 @@ def test_systemd_timer_is_persistent() -> None:
 def test_only_changed_specs_trigger_a_plan(scheduler: Scheduler) -> None:
     assert '- "infra/gpu/**/*.yaml"' in text_of(scheduler, order(specs="infra/gpu"))
     assert '- "**/*.yml"' in text_of(scheduler, order(specs="."))
+    assert '- "infra/gpu/**/*.txt"' in text_of(scheduler, order(specs="infra/gpu")), "such as holidays.txt"
 
 
 def test_workflow_contains_no_secret() -> None:

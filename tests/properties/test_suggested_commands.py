@@ -11,8 +11,7 @@ from typing import Any
 
 from typer._click.exceptions import MissingParameter, UsageError
 
-from gpuinfra.cli.commands import COMMANDS
-from gpuinfra.cli.lazy_group import load_command
+from gpuinfra.cli.main import COMMANDS, load_command
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = {entry.name: entry for entry in COMMANDS}
@@ -51,11 +50,13 @@ def is_option(text: str, at: int) -> bool:
 
 
 def read_code(file: Path) -> Iterator[Suggestion]:
-    tree = ast.parse(file.read_text("utf-8"))
-    formatted = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
-    inner = {id(part) for node in formatted for part in ast.walk(node)}
+    code = file.read_text("utf-8")
+    if "gpuinfra " not in code:
+        return
+    nodes = list(ast.walk(ast.parse(code)))
+    inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     name = file.relative_to(ROOT)
-    for node in ast.walk(tree):
+    for node in nodes:
         place = f"{name}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
@@ -93,9 +94,14 @@ def split(text: str) -> list[str]:
     return shlex.split(words.replace(VALUE, "value"))
 
 
+@cache
+def find_command(name: str) -> Any:
+    return load_command(*ENTRIES[name])
+
+
 def parse(words: list[str], *, is_part: bool) -> None:
     """Raise UsageError where the program would; not for missing words of a part. A name alone needs no words."""
-    command: Any = load_command(*ENTRIES[words[0]])
+    command = find_command(words[0])
     left = [word for word in words[1:] if word != "…"]
     while hasattr(command, "commands") and left:
         assert left[0] in command.commands or left[0].startswith("-"), f"{left[0]} is not a command of {command.name}"
@@ -137,11 +143,11 @@ def test_values_in_suggested_commands_are_quoted() -> None:
 
 
 # Of pip, and of programs whose passwords are not shown.
-OTHERS = {"--index-url", "--password"}
+OTHERS = {"--index-url", "--extra-index-url", "--password"}
 
 
 def all_options() -> set[str]:
-    commands = [load_command(*entry) for entry in COMMANDS]
+    commands = [find_command(name) for name in ENTRIES]
     parts = [part for command in commands for part in (command, *getattr(command, "commands", {}).values())]
     found = {option for part in parts for parameter in part.params for option in parameter.opts}
     return {*found, "--help", "--version", *OTHERS}

@@ -16,18 +16,18 @@ import yaml
 from keyring.backend import KeyringBackend
 
 from gpuinfra.app import attach
-from gpuinfra.app.passwords import Secret
+from gpuinfra.app.workspace import Secret
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.target import Target
-from gpuinfra.runner.background import within
+from gpuinfra.runner import nvidia_smi
 from gpuinfra.runner.connection import openssh, passwords, private_keys
-from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.handshake import reachability
+from gpuinfra.runner.connection.known_hosts import HostKey
 from gpuinfra.runner.connection.port import Completed
-from gpuinfra.runner.connection.reachability import reachability
 from gpuinfra.runner.docker import check
 from gpuinfra.runner.docker.context import endpoint, known_hosts_line
 from gpuinfra.runner.errors import HostKeyInvalid
-from gpuinfra.runner.gpu import nvidia_smi
+from gpuinfra.runner.progress import within
 from gpuinfra.runner.readiness import examine
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.project import read_file

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.base import parse_money
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.plan import Candidate
-from gpuinfra.models.quantities import parse_money
-from gpuinfra.models.resource import ARM_TYPES, Kind
+from gpuinfra.models.plan import ARM_TYPES, Candidate, Kind
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.login.cloud_init import public_data
-from gpuinfra.provision.market.candidates import candidates
+from gpuinfra.provision import lease, tags
+from gpuinfra.provision.preflight import candidates
 from gpuinfra.provision.resources import MODULES, NEEDS
+from gpuinfra.provision.resources.cloud_init import public_data
 from gpuinfra.provision.template import API_VERSIONS, NO_AGENT, make_template, notes
 from gpuinfra.sandbox.services.resources.template import PlannedResource, make_plan
 from gpuinfra.sandbox.services.resources.template_expressions import Scope

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuinfra.remote.staging import digest_of
+from gpuinfra.runner import content
 from gpuinfra.runner.errors import UploadError
-from gpuinfra.runner.upload import content
-from gpuinfra.runner.upload.index import INDEX_FILE, RACY_NS
-from gpuinfra.runner.upload.tree import Tree
-from gpuinfra.runner.upload.walk import read_tree
+from gpuinfra.runner.project_tree import INDEX_FILE, RACY_NS, Tree, read_tree
 from tests.upload_help import RecordedProgress
 
 
@@ -202,7 +201,7 @@ def test_unreadable_file_is_reported(project: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     if os.geteuid() == 0:  # root can read every file
-        monkeypatch.setattr("gpuinfra.runner.upload.content.os.open", refuse)
+        monkeypatch.setattr("gpuinfra.runner.content.os.open", refuse)
     with pytest.raises(UploadError, match=r"sub/secret: Permission denied"):
         read(project)
 
@@ -226,7 +225,7 @@ class Reads:
             self.paths.append(path)
             return original(root, path, *rest)  # type: ignore[arg-type]
 
-        monkeypatch.setattr("gpuinfra.runner.upload.walk.read", counted)
+        monkeypatch.setattr("gpuinfra.runner.project_tree.read", counted)
 
     def of(self, project: Path, state: Path) -> list[str]:
         self.paths.clear()
@@ -236,7 +235,7 @@ class Reads:
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     now = time.time_ns() + seconds * 1_000_000_000
-    monkeypatch.setattr("gpuinfra.runner.upload.walk.time.time_ns", lambda: now)
+    monkeypatch.setattr("gpuinfra.runner.project_tree.time.time_ns", lambda: now)
 
 
 def test_only_changed_files_are_read_again(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +297,7 @@ class ConcurrentWriter:
                 os.utime(file, ns=(len(contents), len(contents)))  # the clock's tick may be the same
             return original(handle, buffers, offset)
 
-        monkeypatch.setattr("gpuinfra.runner.upload.content.os.preadv", preadv)
+        monkeypatch.setattr("gpuinfra.runner.content.os.preadv", preadv)
 
 
 SIZE = content.BLOCK + 10  # needs two reads
@@ -308,21 +307,21 @@ def test_file_that_changes_during_a_read_is_consistent(project: Path, monkeypatc
     (project / "a").write_bytes(b"1" * SIZE)
     ConcurrentWriter(monkeypatch, project / "a", [b"2" * SIZE])
     entry = read(project).entries[0]
-    assert entry.content == content.digest_of(b"2" * SIZE)
+    assert entry.content == digest_of(b"2" * SIZE)
 
 
 def test_growing_log_is_sent_up_to_its_first_size(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "log").write_bytes(b"1" * SIZE)
     ConcurrentWriter(monkeypatch, project / "log", [b"1" * (SIZE + grown) for grown in range(1, 50)])
     entry = read(project).entries[0]
-    assert (entry.size, entry.content) == (SIZE, content.digest_of(b"1" * SIZE))
+    assert (entry.size, entry.content) == (SIZE, digest_of(b"1" * SIZE))
 
 
 def test_file_that_shrinks_during_a_read_is_consistent(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "a").write_bytes(b"1" * SIZE)
     ConcurrentWriter(monkeypatch, project / "a", [b"short"])
     entry = read(project).entries[0]
-    assert (entry.size, entry.content) == (5, content.digest_of(b"short"))
+    assert (entry.size, entry.content) == (5, digest_of(b"short"))
 
 
 def test_file_that_keeps_changing_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import io
 import time
 from collections.abc import Callable
 
+from gpuinfra.models.run import GpuSample, LiveStatus
 from gpuinfra.views.progress import ProgressView
 from tests.unit.test_views_progress import Bytes, Clock, Terminal, console_on, screen
 
@@ -58,3 +59,30 @@ def test_frequent_updates_are_cheap() -> None:
         assert time.process_time() - began < 2.0
         view.end("upload", "sent")
     assert len(stream.getvalue().splitlines()) <= 3
+
+
+def test_live_line_of_a_silent_job_gives_way_to_its_output() -> None:
+    stream, clock = Terminal(), Clock()
+    job = Bytes(stream)
+    status = LiveStatus("20261116-081500-ab12", 75, GpuSample(87.4, 12288), 0.421, simulated=True)
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.set_status(lambda: status)
+        line = "20261116-081500-ab12  1 min 15 s  GPU 87 %  12.0 GiB  $0"
+        assert screen(stream.getvalue())[0][2:].startswith(line)
+        view.output(job, b"epoch 1\n", on_screen=True)
+        assert screen(stream.getvalue()) == ["epoch 1"]
+        clock.now += 2
+        assert eventually(lambda: len(screen(stream.getvalue())) == 2)
+        assert len(screen(stream.getvalue())[1]) < 60
+        view.set_status(None)
+        assert eventually(lambda: screen(stream.getvalue())[1:] in ([], [""]))
+    assert screen(stream.getvalue())[0] == "epoch 1"
+    assert "20261116" not in "".join(screen(stream.getvalue()))
+
+
+def test_live_line_needs_a_terminal() -> None:
+    stream = io.StringIO()
+    with ProgressView(console=console_on(stream)) as view:
+        assert not view.shows_status
+        view.set_status(lambda: LiveStatus("r1", 1, None, None, simulated=False))
+    assert not stream.getvalue()

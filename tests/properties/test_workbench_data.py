@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gpuinfra.diagnostics import Problem
 from gpuinfra.parse.document import Document, EditError, read_document, written
-from gpuinfra.parse.scalars import Value
-from gpuinfra.parse.tree import Scalar, data
+from gpuinfra.parse.tree import Scalar, Value, data
 from gpuinfra.workbench.project import find_projects, load_project
 from tests.workbench import FOLDER, files, needs_projects
 

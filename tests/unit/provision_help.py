@@ -9,30 +9,28 @@ from functools import cache
 from typing import Any
 
 from gpuinfra.models.base import Model
-from gpuinfra.models.offer import Offer, Quota
-from gpuinfra.models.plan import Candidate, Change, Plan, Power
-from gpuinfra.models.resource import Kind, Ref, Resource
+from gpuinfra.models.plan import Candidate, Change, Kind, Plan, Power, Ref, Resource
+from gpuinfra.models.sizes import Offer, Quota
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision import tags
+from gpuinfra.provision import lease, tags
+from gpuinfra.provision.agent_role import AgentRole, RoleState, principal_of
 from gpuinfra.provision.apply import PlanExecution
 from gpuinfra.provision.cloud import Operation
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState, principal_of
-from gpuinfra.provision.lifecycle.lease import Lease
-from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.lease import Lease
+from gpuinfra.provision.locks import Lock
+from gpuinfra.provision.login import HostKey
+from gpuinfra.provision.market import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import is_namesake
 from gpuinfra.provision.plan import make_plan
-from gpuinfra.provision.plan_input import HostKey, PlanInput
-from gpuinfra.provision.progress import Silent
 from gpuinfra.provision.resources import MODULES
-from gpuinfra.provision.task import Task
+from gpuinfra.provision.resources.common import PlanInput
+from gpuinfra.provision.tags import ref_of
+from gpuinfra.provision.task import Journal, Task
 from gpuinfra.provision.up import Provisioner
-from gpuinfra.provision.waiting import Deadline, Interrupt
+from gpuinfra.provision.waiting import Deadline, Interrupt, Silent
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
@@ -173,6 +171,8 @@ class FakeCloud:
     allowed: list[str] = field(default_factory=list)
     """The principals that have the role. A thread requests it, so it has no order with `calls`."""
 
+    locked: tuple[Lock, ...] = ()
+
     def __post_init__(self) -> None:
         self.interrupt: Interrupt = InstantInterrupt(self.time)
         self._lock = threading.RLock()
@@ -246,6 +246,9 @@ class FakeCloud:
             parts = [part.ref for part in self.parts.values() if part.ref.kind is not Kind.RESOURCE_GROUP]
             found = [each.id(self.subscription) for each in parts if each.group.casefold() == group.casefold()]
             return (*found, *self.unknown)
+
+    def locks(self) -> tuple[Lock, ...]:
+        return self.locked
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
         with self._call(f"put {resource.ref}") as fault:
@@ -365,7 +368,7 @@ class FakeCloud:
 
     def _check_off(self, resource: Resource, body: dict[str, Any]) -> None:
         """Refuse to change a disk's size or kind unless its machine is deallocated, as Azure does."""
-        if resource.ref.kind is not Kind.DISK or Kind.VM not in self.kinds:
+        if resource.ref.kind is not Kind.DISK or Kind.VM not in self.kinds or "sku" not in resource.body:
             return
         same = [resource.body["sku"]["name"], resource.body["properties"]["diskSizeGB"]]
         machine = self.parts[_key(ref(Kind.VM, resource.ref.group))]

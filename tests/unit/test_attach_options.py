@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.app.attach_options import AttachOptions, check_options, read_address, read_identity
+from gpuinfra.app.attach import AttachOptions, check_options, read_address, read_identity
 from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.spec import TargetOptions
 from gpuinfra.models.target import Target

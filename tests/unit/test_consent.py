@@ -22,8 +22,7 @@ from gpuinfra.models.consent import (
     decide,
     effect_of,
 )
-from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
-from gpuinfra.models.resource import Kind, MachineId, Ref
+from gpuinfra.models.plan import Action, Change, Difference, Kind, MachineId, Plan, Power, Price, Ref
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
 from gpuinfra.views.frontend import TerminalFrontend
 from tests.runs import make_run
@@ -287,7 +286,7 @@ def run_down(
 ) -> None:
     """Ask for the consent to `down`. The machine gives these answers, before and after the question."""
     given = iter(answers)
-    monkeypatch.setattr("gpuinfra.app.consent.ask_machine", lambda *_: next(given))
+    monkeypatch.setattr("gpuinfra.app.consent.ask_machine", lambda *_, **__: next(given))
     session = SimpleNamespace(
         settings=replace(settings(yes=yes), workspace=folder),
         cloud=SimpleNamespace(simulated=False),

@@ -9,9 +9,9 @@ import pytest
 from gpuinfra.app.down import forget_jobs
 from gpuinfra.app.machine_costs import jobs_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.models.resource import MachineId
+from gpuinfra.models.plan import MachineId
 from gpuinfra.models.run import RunState
-from gpuinfra.store.history import History
+from gpuinfra.store import History
 from tests.runs import make_run
 from tests.unit.provision_help import NAME, NOW
 

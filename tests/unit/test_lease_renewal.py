@@ -8,9 +8,11 @@ import pytest
 from gpuinfra.app import lease_renewal as module
 from gpuinfra.app.lease_renewal import LeaseRenewal
 from gpuinfra.models.json_values import stamp
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Kind
+from gpuinfra.models.stay import Purpose, Reason
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision.agent_role import AgentRole, RoleState
+from gpuinfra.provision.purpose import purpose_of
 from gpuinfra.provision.renew import renew
 from gpuinfra.provision.waiting import Deadline
 from tests.unit.provision_help import DENIED, FakeCloud, made, spec
@@ -198,16 +200,17 @@ def test_detached_job_gets_the_time_of_its_timeout(
 ) -> None:
     job, notes = Job(1), Notes()
     monkeypatch.setattr(module, "_open", _returning(job.cloud))
-    module.renew_for(None, job.spec, seconds, notes)  # type: ignore[arg-type]
+    module.renew_for(None, job.spec, "r1", seconds, notes)  # type: ignore[arg-type]
     assert expected <= job.left <= expected + timedelta(minutes=1)
     assert notes.texts == []
+    assert purpose_of(job.cloud.body(Kind.VM)["tags"]) == Purpose(Reason.JOB, "r1")
 
 
 def test_failed_renewal_does_not_fail_a_detached_job(monkeypatch: pytest.MonkeyPatch) -> None:
     job, notes = Job(1), Notes()
     job.cloud.fail("look", DENIED)
     monkeypatch.setattr(module, "_open", _returning(job.cloud))
-    module.renew_for(None, job.spec, None, notes)  # type: ignore[arg-type]
+    module.renew_for(None, job.spec, "r1", None, notes)  # type: ignore[arg-type]
     assert len(notes.texts) == 1
 
 

@@ -16,13 +16,10 @@ from gpuinfra.app.ledger_recording import accounted, note, note_end
 from gpuinfra.app.machine_costs import record_cost
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
-from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
-from gpuinfra.models.receipt import OffProof, Receipt
+from gpuinfra.models.receipt import LedgerEntry, LedgerEntryKind, OffProof, Receipt
 from gpuinfra.models.run import Run, RunState
 from gpuinfra.provision.costing.activity import Event
-from gpuinfra.store.database import FILE
-from gpuinfra.store.history import History
-from gpuinfra.store.ledger import Ledger
+from gpuinfra.store import FILE, History, Ledger
 from tests.runs import make_run
 from tests.unit.provision_help import NAME, NOW, SUBSCRIPTION, RecordedProgress
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gpuinfra.app.left_on import without_spec
-from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
+from gpuinfra.app.down import without_spec
+from gpuinfra.models.receipt import LedgerEntry, LedgerEntryKind
 from tests.unit.provision_help import NOW, spec
 
 ALPHA = LedgerEntry(LedgerEntryKind.ON, NOW, "alpha", "gpuinfra-alpha", "s")

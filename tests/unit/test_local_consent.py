@@ -10,7 +10,7 @@ from gpuinfra.app.frontend import Frontend
 from gpuinfra.app.job_request import confirm_local_job
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Exit, Problem
-from gpuinfra.models.events import Question
+from gpuinfra.models.consent import Question
 from gpuinfra.runner.resolve import read_job
 
 SETTINGS = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=Path(), correlation_id="")
@@ -35,9 +35,9 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def confirm(project: Path, name: str, answer: bool | None, *, yes: bool = False) -> list[str]:
-    person = Answers(answer)
-    confirm_local_job(read_job(project, name), replace(SETTINGS, yes=yes), cast("Frontend", person))
+def confirm(project: Path, name: str, answer: bool | None, *, yes: bool = False, is_named: bool = True) -> list[str]:
+    person, settings = Answers(answer), replace(SETTINGS, yes=yes)
+    confirm_local_job(read_job(project, name), settings, cast("Frontend", person), is_named=is_named)
     return person.asked
 
 
@@ -51,6 +51,13 @@ def test_person_at_a_terminal_is_asked_once(project: Path) -> None:
     (question,) = confirm(project, "here", answer=True)
     assert "`aml_config/here.compute`" in question
     assert "this computer" in question
+
+
+def test_built_in_name_that_the_user_did_not_give_is_not_consent(project: Path) -> None:
+    (question,) = confirm(project, "local", answer=True, is_named=False)
+    assert "`local`, the only one of the workspace, is this computer" in question
+    with pytest.raises(Problem):
+        confirm(project, "docker", answer=None, is_named=False)
 
 
 @pytest.mark.parametrize("answer", [False, None])

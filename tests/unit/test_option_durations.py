@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuinfra.app.options import seconds_of
+from gpuinfra.app.settings import seconds_of
 from gpuinfra.diagnostics import Problem
 
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from gpuinfra.cli.lazy_group import use_fast_parsing
+from gpuinfra.cli.main import use_fast_parsing
 
 
 class Colour(StrEnum):

@@ -7,7 +7,16 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuinfra.models.json_values import stamp
-from gpuinfra.models.receipt import OffProof, Receipt, Residue, left_on_cost, next_morning
+from gpuinfra.models.receipt import (
+    LedgerEntry,
+    LedgerEntryKind,
+    OffProof,
+    Receipt,
+    Residue,
+    entries_from_json,
+    left_on_cost,
+    next_morning,
+)
 
 ON = datetime(2026, 11, 16, 8, tzinfo=UTC)
 OFF = datetime(2026, 11, 16, 20, tzinfo=UTC)
@@ -73,3 +82,33 @@ def test_overnight_savings_follow_daylight_saving() -> None:
     assert left_on_cost(evening, next_morning(evening), 1.0) == 13.0
     assert left_on_cost(next_morning(evening), evening, 1.0) == 0.0
     assert left_on_cost(evening, next_morning(evening), None) is None
+
+
+ENTRY = LedgerEntry(LedgerEntryKind.OFF, OFF, "my-dsvm", "gpuinfra-my-dsvm", since=ON, price_per_hour=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("machine", 5),
+        ("machine", None),
+        ("group", ["gpuinfra"]),
+        ("size", {}),
+        ("cause", None),
+        ("pricePerHour", "free"),
+        ("pricePerHour", float("nan")),
+        ("diskPerMonth", float("inf")),
+        ("addressPerMonth", -5.0),
+        ("addressPerMonth", 10**400),
+        ("pricePerHour", True),
+        ("spot", "no"),
+        ("simulated", None),
+        ("tags", ["team"]),
+        ("tags", {"team": 5}),
+        ("since", 5),
+        ("what", "sold"),
+    ],
+)
+def test_shared_record_with_an_impossible_value_is_left_out(name: str, value: object) -> None:
+    sound = ENTRY.as_json()
+    assert entries_from_json([{**sound, name: value}, sound, "text", {}]) == [ENTRY]

@@ -9,8 +9,8 @@ from gpuinfra.remote.wire import HEADER, JSON
 from gpuinfra.runner.connection.port import Process
 from gpuinfra.runner.connection.remote_client import Call, RemoteClient
 from gpuinfra.runner.errors import JobError, RemoteError
-from gpuinfra.runner.jobs.remote_runs import count_of, list_runs, read_usage
-from gpuinfra.runner.upload.send import _Sender
+from gpuinfra.runner.remote_runs import count_of, list_runs, read_usage
+from gpuinfra.runner.upload import _Sender
 
 
 class Machine:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.app.remote_runs import ask_machine
+from gpuinfra.app.consent import ask_machine
 from gpuinfra.models.consent import Contact
 from tests.unit.provision_help import NAME, made
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
@@ -15,16 +16,16 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.app.up import up
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
-from gpuinfra.models.plan import Action, Change, Plan, Power
+from gpuinfra.models.plan import Action, Change, Kind, Plan, Power
 from gpuinfra.models.receipt import OffProof, Receipt
-from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import Outputs, Run, RunState, run_from_json
+from gpuinfra.models.stay import Purpose, Reason, Stay
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import tags
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.tags import ref_of
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.readiness import NotReady
-from gpuinfra.store.history import History
+from gpuinfra.store import History
 from tests.runs import make_run
 from tests.unit.provision_help import NAME, NOW, RecordedProgress, made, spec
 
@@ -56,13 +57,14 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def set_answer(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
     """Make the machine answer this when it is asked for its runs."""
-    monkeypatch.setattr("gpuinfra.app.remote_runs.open_session", lambda *_, **__: None)
-    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
+    monkeypatch.setattr("gpuinfra.app.consent.open_session", lambda *_, **__: None)
+    monkeypatch.setattr("gpuinfra.app.consent.ask_machine", lambda *_: answer)
 
 
 def make_workflow(workspace: Path, afterwards: str, neighbours: list[MachineRun] | None) -> RunWorkflow:
     settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=workspace, correlation_id="")
     work: Any = SimpleNamespace(
+        closed_until=0.0,
         run=DONE,
         is_off=False,
         neighbours=neighbours,
@@ -107,7 +109,7 @@ def test_second_interrupt_during_the_check_reports_a_running_machine(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", interrupt)
+    monkeypatch.setattr("gpuinfra.app.consent.ask_machine", interrupt)
     monkeypatch.setattr("gpuinfra.app.run.say_what_exists", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         workflow._end()
@@ -143,7 +145,7 @@ def test_interrupt_while_the_machine_is_asked_does_not_end_what_another_run_need
             raise KeyboardInterrupt
         return MachineAnswer(Contact.ANSWERED, (MachineRun("r0", is_over=False, has_outputs=True),))
 
-    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", ask)
+    monkeypatch.setattr("gpuinfra.app.consent.ask_machine", ask)
     workflow = make_workflow(tmp_path, "delete", None)
     workflow._end()
     assert (ends, workflow.interrupted) == ([], True)
@@ -172,7 +174,7 @@ def test_another_run_that_cannot_be_fetched_keeps_the_machine(
     workflow = make_workflow(tmp_path, "deallocate", [])
     other: dict[str, Any] = {**DONE.as_json(), "id": "r0", "state": "running", "job": {"kind": "process", "id": "r0"}}
     History(tmp_path / ".gpuinfra").save(run_from_json(other))
-    monkeypatch.setattr("gpuinfra.app.remote_runs.fetch_outputs", full)
+    monkeypatch.setattr("gpuinfra.app.consent.fetch_outputs", full)
     workflow._end()
     assert ends == []
     assert "is kept for r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
@@ -185,9 +187,65 @@ def test_internal_error_does_not_keep_the_machine_on(
         raise KeyError("nothing")
 
     workflow = make_workflow(tmp_path, "deallocate", [])
-    monkeypatch.setattr("gpuinfra.app.remote_runs.OtherRuns.in_need", mistake)
+    monkeypatch.setattr("gpuinfra.app.consent.OtherRuns.in_need", mistake)
     workflow._end()
     assert ends == [False]
+
+
+# A look at a failed job
+
+
+def hold_workflow(workspace: Path, neighbours: list[MachineRun]) -> RunWorkflow:
+    """Return the workflow of a job that failed, and for which the machine is to stay on for half an hour."""
+    workflow = make_workflow(workspace, "deallocate", neighbours)
+    work: Any = workflow.work
+    work.run, work.tree = replace(DONE, state=RunState.FAILED, exit_code=3), "/copy"
+    options: Any = SimpleNamespace(keep_on_failure=1800.0)
+    workflow.job = options
+    return workflow
+
+
+def test_machine_that_stays_on_for_a_look_is_not_switched_off(
+    tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stay = Stay(Purpose(Reason.FAILED_JOB, DONE.id), NOW, NOW, NOW, has_agent=True)
+    receipt = Receipt(NAME, None, NOW, stay=stay)
+    monkeypatch.setattr("gpuinfra.app.run.hold_machine", lambda *_, **__: receipt)
+    monkeypatch.setattr(
+        "gpuinfra.app.run.result_of", lambda *_: SimpleNamespace(exit_code=3, diagnostics=(), interrupted=False)
+    )
+    workflow = hold_workflow(tmp_path, [])
+    assert workflow._hold()
+    workflow._end()
+    assert (ends, workflow.result().exit_code) == ([], 3)
+
+
+@pytest.mark.parametrize("refusal", ["Azure refuses", ""])
+def test_machine_that_cannot_stay_on_for_a_look_is_switched_off(
+    refusal: str, tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hold_machine(*_: Any, **__: Any) -> None:
+        if refusal:
+            raise Problem(Diagnostic(Code.INTERNAL, refusal))
+
+    monkeypatch.setattr("gpuinfra.app.run.hold_machine", hold_machine)
+    workflow = hold_workflow(tmp_path, [])
+    assert not workflow._hold()
+    workflow._end()
+    assert ends == [False]
+    why = refusal or "no time is left of its cost cap, or nothing in Azure would end it"
+    assert f"does not stay on for a look at the failed job: {why}" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
+
+
+def test_machine_that_another_run_needs_keeps_its_lease_after_a_failed_job(
+    tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuinfra.app.run.hold_machine", None)
+    workflow = hold_workflow(tmp_path, [MachineRun("r0", is_over=False, has_outputs=True)])
+    assert not workflow._hold()
+    workflow._end()
+    assert ends == []
+    assert "is kept for r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 # Before the job
@@ -223,7 +281,7 @@ def test_unusable_machine_is_deallocated(
     assert note in (workflow.problem.diagnostics[0].note or "")
 
 
-@pytest.mark.parametrize("moment", ["up.record_power_on", "up._write_target", "machine_readiness._not_ready"])
+@pytest.mark.parametrize("moment", ["up.record_power_on", "up._write_target", "up._not_ready"])
 def test_interrupt_at_any_moment_after_creation_says_what_exists(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +293,7 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
     seen: list[str] = []
 
     def wait(*_: Any, **__: Any) -> None:
-        if moment == "machine_readiness._not_ready":
+        if moment == "up._not_ready":
             raise NotReady("ssh", "it does not answer")
 
     def interrupt(*_: Any) -> None:
@@ -246,10 +304,10 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
         "app.up.open_provisioner": lambda *_, **__: provisioner,
         "app.up.record_host_key": lambda *_: None,
         "app.up.record_power_on": lambda *_: None,
-        "app.machine_readiness._ended_meanwhile": lambda *_: None,
-        "app.machine_readiness._wait_for_docker": lambda *_: None,
+        "app.up._ended_meanwhile": lambda *_: None,
+        "app.up._wait_for_docker": lambda *_: None,
         "app.up.say_what_exists": lambda _session, name, *_: seen.append(name),
-        "app.machine_readiness.wait_until_ready": wait,
+        "app.up.wait_until_ready": wait,
         f"app.{moment}": interrupt,
     }.items():
         monkeypatch.setattr(f"gpuinfra.{name}", value)

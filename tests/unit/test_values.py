@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuinfra.models.base import DURATION, format_duration, numbers_up_to, parse_duration, parse_money
 from gpuinfra.models.hours import parse_window
 from gpuinfra.models.names import REGIONS
-from gpuinfra.models.quantities import DURATION, format_duration, numbers_up_to, parse_duration, parse_money
 from gpuinfra.models.sizes import GPU_MODELS, RETIRED, SIZES, gpu_counts, sizes_with
 
 PRICES = Path(__file__).parents[3] / "shared" / "data" / "nc_prices_2026-06.csv"

@@ -57,6 +57,29 @@ def test_disk_and_address_that_are_not_known_are_not_zero(capsys: pytest.Capture
     assert row.as_json()["missing"] == ["disk", "address"]
 
 
+def test_cost_that_is_not_known_exactly_is_a_range(capsys: pytest.CaptureFixture[str]) -> None:
+    amounts = Amounts(seconds=3600, compute=26.05, there=10800, always_on=100, possible=3600, possible_compute=4.05)
+    maybe = Amounts(possible=7200, possible_compute=2.0, address_unpriced=60)
+    rows = (replace(ROW, amounts=amounts), replace(GONE, amounts=maybe))
+    report = replace(REPORT, rows=rows)
+    lines = [line.replace("\N{EN DASH}", "..") for line in render(report).plain.splitlines()]
+    assert "  1 h..2 h  1 h  $26.05..$30.10  " in lines[1]
+    assert "$69.90" in lines[1], "what may have been on saved nothing"
+    assert "  $0.00..$2.00  " in lines[2]
+    assert "  $0.00..$2.00+  " in lines[2]
+    assert "  $26.05..$32.10  " in lines[3]
+    total = report.as_json()["total"]
+    assert (total["computeUsd"], total["range"]["computeUsd"]) == (26.05, {"min": 26.05, "max": 32.1})
+    show(report, json=False)
+    assert "is not known exactly" in capsys.readouterr().err
+    show_csv(report)
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["computeUsd"], row["computeUsdMin"], row["computeUsdMax"]) for row in table] == [
+        ("26.05", "26.05", "30.1"),
+        ("0.0", "0.0", "2.0"),
+    ]
+
+
 def test_basis_of_the_cost_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     show(REPORT, json=False)
     out, err = capsys.readouterr()
@@ -71,7 +94,7 @@ def test_basis_of_the_cost_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unreadable_log_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     show(replace(REPORT, log="not allowed", log_since=None), json=False)
     err = capsys.readouterr().err
-    assert "Azure's activity log: not allowed; the costs include only what this workspace recorded" in err
+    assert "Azure's activity log: not allowed; the costs include only what is recorded and what exists" in err
 
 
 def test_late_start_of_the_log_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,11 +118,13 @@ def test_cost_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cost_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    show_csv(replace(REPORT, rows=(ROW, replace(GONE, label="=1+1")), log="not allowed"))
+    rows = (ROW, replace(GONE, label="=1+1"), replace(GONE, label="-"))
+    show_csv(replace(REPORT, rows=rows, log="not allowed"))
     shown = capsys.readouterr()
     # Missing data is reported on stderr as well.
     assert "activity log: not allowed" in shown.err
-    first, second = csv.DictReader(io.StringIO(shown.out))
+    first, second, untagged = csv.DictReader(io.StringIO(shown.out))
+    assert untagged["label"] == "-", "a dash alone is no formula"
     assert (first["label"], first["onSeconds"], first["totalUsd"]) == ("my-dsvm", "5400", "23.7965")
     assert (first["sources"], first["sure"]) == ("activity log; ledger", "recorded")
     # A spreadsheet must not evaluate a name.
@@ -111,8 +136,12 @@ def test_empty_csv_has_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("label,machine,size,")
 
 
-def test_simulated_cost_says_so() -> None:
+def test_simulated_cost_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "TOTAL (simulated)" in render(replace(REPORT, simulated=True)).plain
+    for simulated in (True, False):
+        show_csv(replace(REPORT, simulated=simulated))
+        (line, *_) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+        assert line["simulated"] == str(simulated)
 
 
 @pytest.mark.parametrize(("by", "tag", "first"), [("run", None, "RUN"), ("tag", "project", "PROJECT")])

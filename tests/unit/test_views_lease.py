@@ -8,11 +8,11 @@ import pytest
 
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import LeaseState
-from gpuinfra.models.offer import Rate
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Kind
+from gpuinfra.models.sizes import Rate
 from gpuinfra.provision import tags
 from gpuinfra.provision.fleet import lease_state
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.renew import Renewed
 from gpuinfra.views.lease import render, show
@@ -45,6 +45,21 @@ def test_lease_is_shown() -> None:
         "  idle     off after 20m with no job, no login and an idle GPU",
         "  cost     $0.50 so far, $2.00 until then at $0.500/h",
     ]
+
+
+def test_lease_says_what_the_machine_is_on_for() -> None:
+    looked = machine(lease_until="2026-11-16T09:30:00Z", on_for="failed-job r1 2026-11-16T09:30:00Z")
+    assert render(state(looked))[1:3] == [
+        "  off at   2026-11-16 09:30:00Z, in 30 min, when its lease ends",
+        "  on for   a look at failed run r1",
+    ]
+    assert any("but not during the look" in line for line in render(state(looked)))
+    detached = machine(lease_until="2026-11-16T12:00:00Z", on_for="job r1 2026-11-16T12:00:00Z")
+    assert "  on for   detached run r1" in render(state(detached))
+    # After another change of the lease, and while it is off, the tag says nothing.
+    renewed = machine(lease_until="2026-11-16T13:00:00Z", on_for="failed-job r1 2026-11-16T12:00:00Z")
+    for part in (renewed, machine("deallocated", on_for="failed-job r1 2026-11-16T12:00:00Z")):
+        assert not [line for line in render(state(part)) if "on for" in line]
 
 
 def test_lease_of_a_machine_that_was_started_outside_gpuinfra() -> None:
@@ -122,6 +137,7 @@ def test_lease_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "terms": {"lease": "4h", "idle": "20m", "cap": "9h30m"},
         "capAt": "2026-11-16T17:30:00Z",
         "hours": None,
+        "onFor": None,
         "pricePerHourUsd": 0.5,
         "costUsd": 0.5,
         "costAtEndUsd": 2.0,

@@ -6,18 +6,21 @@ import json
 import pytest
 from rich.console import Console
 
+from gpuinfra.models.inventory import PlanReport, Reason, UnmanagedResource, totals_of
 from gpuinfra.models.plan import (
     Action,
     Candidate,
     Change,
     Difference,
+    Kind,
     Plan,
     Power,
     Price,
+    Ref,
     RejectedCandidate,
     RejectionReason,
+    ResolvedJob,
 )
-from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.views.plan import PLAIN_MARKS, render, show
 
 CANDIDATE = Candidate("southcentralus", "Standard_NC4as_T4_v3")
@@ -43,6 +46,10 @@ def change(action: Action, kind: Kind, name: str, *differences: Difference, **mo
 
 def plan(*changes: Change, price: Price = PRICE, **more: object) -> Plan:
     return Plan("my-dsvm", "subscription", "gpuinfra-my-dsvm", CANDIDATE, changes, price, **more)  # type: ignore[arg-type]
+
+
+def report(*plans: Plan, **more: object) -> PlanReport:
+    return PlanReport(plans, **more)  # type: ignore[arg-type]
 
 
 EVERYTHING = plan(
@@ -130,7 +137,7 @@ def test_marks_are_replaced_for_ascii_terminals() -> None:
 
 
 def test_plan_is_on_stdout_and_notes_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    show([plan(rejected=PASSED, notes=("the image's terms are accepted",))], json=False)
+    show(report(plan(rejected=PASSED, notes=("the image's terms are accepted",))), json=False)
     out, err = capsys.readouterr()
     assert out == text(plan()) + "\n"
     assert err == (
@@ -144,20 +151,101 @@ def test_plan_is_on_stdout_and_notes_on_stderr(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_several_plans_have_headings(capsys: pytest.CaptureFixture[str]) -> None:
-    show([plan(), plan()], json=False)
+def test_several_plans_have_headings_and_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = (plan(hours_left=4.0), plan(hours_left=0.5))
+    show(report(*plans, totals=totals_of(plans, [], [0.631])), json=False)
     out = capsys.readouterr().out
-    total = "All 2 machines: $1.262 an hour while on; about $46.50 a month for disks and addresses while off."
-    assert out == f"my-dsvm:\n{text(plan())}\n\nmy-dsvm:\n{text(plan())}\n\n{total}\n"
+    head = f"my-dsvm:\n{text(plan())}\n\nmy-dsvm:\n{text(plan())}\n\nAll 2 machines:\n"
+    assert out == head + (
+        "  now         $0.631 an hour\n"
+        "  all on      $1.262 an hour\n"
+        "  worst case  $2.84, if each stays on until its lease ends\n"
+        "  all off     about $46.50 a month for disks and addresses\n"
+    )
+
+
+OLD = UnmanagedResource(
+    Ref(Kind.VM, "gpuinfra-old", "old"),
+    Reason.NO_SPEC,
+    "no spec in git since 2026-11-18 10:02Z",
+    "gpuinfra down old --delete",
+    "running",
+    "Standard_NC4as_T4_v3",
+    0.631,
+    22.85,
+)
+DISK = UnmanagedResource(
+    Ref(Kind.DISK, "gpuinfra-gone", "gone-disk"),
+    Reason.NO_MACHINE,
+    "it has no machine: gone",
+    "gpuinfra down gone --delete",
+    per_month=19.2,
+)
+FOREIGN = UnmanagedResource(
+    Ref(Kind.VM, "team", "notebook"), Reason.FOREIGN, "not ours", None, "running", "Standard_NC8as_T4_v3", None
+)
+
+
+def test_what_is_in_no_spec_is_shown_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    found = (OLD, DISK, FOREIGN)
+    plans = (plan(wants_running=False),)
+    show(report(*plans, unmanaged=found, totals=totals_of(plans, found, []), simulated=True), json=False)
+    lines = capsys.readouterr().out.split("\n\n", 1)[1]
+    assert lines == (
+        "In no spec (simulated):\n"
+        "  vm old, group gpuinfra-old\n"
+        "    running, Standard_NC4as_T4_v3, $0.631/h while on, $22.85 a month\n"
+        "    no spec in git since 2026-11-18 10:02Z\n"
+        "    end it: `gpuinfra down old --delete`\n"
+        "  disk gone-disk, group gpuinfra-gone\n"
+        "    $19.20 a month\n"
+        "    it has no machine: gone\n"
+        "    end it: `gpuinfra down gone --delete`\n"
+        "  vm notebook, group team\n"
+        "    running, Standard_NC8as_T4_v3, unknown price\n"
+        "    not ours\n"
+        "\n"
+        "1 machine (simulated):\n"
+        "  now         $0.631 an hour\n"
+        "  all on      $0.000 an hour\n"
+        "  worst case  $0.00, if each stays on until its lease ends\n"
+        "  all off     about $42.05 a month for disks and addresses\n"
+    )
+    assert max(map(len, lines.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("found", "pending"), [(OLD, True), (DISK, False), (FOREIGN, False)])
+def test_only_a_machine_whose_spec_is_gone_is_pending(found: UnmanagedResource, *, pending: bool) -> None:
+    assert report(plan(), unmanaged=(found,)).is_pending is pending
+
+
+def test_unknown_price_makes_a_total_a_lower_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = (plan(hours_left=1.0), plan(price=Price(None, 1.0, 1.0)))
+    show(report(*plans, totals=totals_of(plans, [], [None])), json=False)
+    out = capsys.readouterr().out
+    assert "now         at least $0.000 an hour" in out
+    assert "worst case  at least $0.63, if" in out
 
 
 def test_plans_as_json_are_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    show([EVERYTHING, plan(rejected=PASSED)], json=True)
+    plans = (EVERYTHING, plan(rejected=PASSED))
+    show(report(*plans, unmanaged=(DISK,), totals=totals_of(plans, [DISK], [])), json=True)
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"schemaVersion": 1, "plans": [EVERYTHING.as_json(), plan(rejected=PASSED).as_json()]}
+    assert json.loads(out) == {
+        "schemaVersion": 1,
+        "plans": [EVERYTHING.as_json(), plan(rejected=PASSED).as_json()],
+        "unmanaged": [DISK.as_json()],
+        "totals": {
+            "perHourNowUsd": 0.0,
+            "perHourOnUsd": 1.262,
+            "worstCaseUsd": 0.0,
+            "perMonthOffUsd": 65.7,
+            "complete": True,
+        },
+    }
     assert err == ""
-    show([plan()], json=True, applied=True)
-    assert json.loads(capsys.readouterr().out)["applied"] is True
+    show(report(plan(simulated=True), simulated=True), json=True)
+    assert json.loads(capsys.readouterr().out)["simulated"] is True
 
 
 def test_colours_depend_on_the_action() -> None:
@@ -173,3 +261,39 @@ def test_control_characters_are_removed() -> None:
     evil = change(Action.CHANGE, Kind.VM, "m", Difference("tag a", "\x1b[2J", "\r\n"))
     assert "\x1b" not in text(plan(evil))
     assert "\r" not in text(plan(evil))
+
+
+def test_job_is_shown_below_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ResolvedJob(
+        command=("/bin/sh", "-c", "set -e\npython train.py"),
+        title="set -e\npython train.py",
+        target="my_dsvm",
+        type="remotedocker",
+        image="own/image:1",
+        packages="environment.yml",
+        needs_gpu=True,
+        variables={"A": "1"},
+        secrets=("KEY", "TOKEN"),
+        missing_secrets=("TOKEN",),
+        outputs=("outputs/", "saved/"),
+        timeout=6 * 3600.0,
+        keep_on_failure=1800.0,
+    )
+    show(report(plan(job=job)), json=False)
+    assert capsys.readouterr().out.partition("\n\nJob ")[2].splitlines() == [
+        "on my_dsvm, for `gpuinfra run`:",
+        "  command      set -e",
+        "               python train.py",
+        "  environment  own/image:1, with the packages of environment.yml",
+        "  gpu          required",
+        "  env          A=1",
+        "  secrets      KEY, TOKEN (no value here)",
+        "  outputs      outputs/, saved/",
+        "  timeout      6h",
+        "  on failure   on for 30m, for a look",
+    ]
+    show(
+        report(plan(job=ResolvedJob(target="my_dsvm", problem="no such script: `a.py`", secrets=("KEY",)))), json=False
+    )
+    shown = capsys.readouterr().out.partition("\n\nJob ")[2].splitlines()
+    assert shown[1:] == ["  problem      no such script: `a.py`", "  secrets      KEY"]

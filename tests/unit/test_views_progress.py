@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gpuinfra.views.formatting import duration
-from gpuinfra.views.progress import ProgressView
-from gpuinfra.views.step import TransferProgress
+from gpuinfra.views.progress import ProgressView, TransferProgress
+from gpuinfra.views.terminal import duration
 
 
 class Terminal(io.StringIO):
@@ -102,6 +101,20 @@ def test_finished_steps_stay_on_a_terminal() -> None:
         "✓ address a                           2.0 s  created",
     ]
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+
+
+def test_short_steps_leave_no_line_if_the_view_is_brief() -> None:
+    stream, clock = Terminal(), Clock()
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.is_brief = True
+        for step, seconds in (("project", 0.1), ("environment", 60.0), ("upload", 4.0)):
+            view.begin(step, "doing it")
+            clock.now += seconds
+            view.end(step, "done")
+        view.begin("gpu", "checking it")
+        view.fail("gpu", "no GPU")
+    shown = screen(stream.getvalue())
+    assert [line.split()[1] for line in shown] == ["environment", "gpu"], shown
 
 
 def test_wait_counts_down() -> None:

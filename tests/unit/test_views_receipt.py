@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from gpuinfra.models.receipt import OFF_BEFORE, OffProof, Receipt, Residue
+from gpuinfra.models.stay import Purpose, Reason, Stay
 from gpuinfra.views.receipt import render, show
 
 RECEIPT = Receipt(
@@ -88,8 +90,10 @@ def test_leftovers_are_highlighted() -> None:
     )
 
 
-def test_unverified_cost_is_a_minimum() -> None:
-    assert "  cost        at least $0.95 (" in render(replace(RECEIPT, verified=None)).plain
+def test_unverified_cost_says_what_it_assumes() -> None:
+    (line,) = [each for each in render(replace(RECEIPT, verified=None)).plain.splitlines() if "  cost " in each]
+    assert line.startswith("  cost        $0.95 (")
+    assert line.endswith("), if it was on until then"), "what Azure bills while it deallocates is not known"
 
 
 def test_simulated_receipt_says_so() -> None:
@@ -130,3 +134,80 @@ def test_machine_that_was_off_before_was_not_ended_by_anything() -> None:
     text = render(replace(RECEIPT, cause=OFF_BEFORE)).plain
     assert "  state       it was off already\n" in text
     assert "ended by" not in text
+
+
+LOOK = Stay(
+    Purpose(Reason.FAILED_JOB, "r1"),
+    since=datetime(2026, 11, 16, 9, 30, tzinfo=UTC),
+    until=datetime(2026, 11, 16, 10, tzinfo=UTC),
+    backstop=datetime(2026, 11, 16, 10, 35, tzinfo=UTC),
+    has_agent=True,
+    price_per_hour=0.631,
+    after_run="deallocate",
+    places=("container gpuinfra-r1", "folder /home/azureuser/p"),
+)
+STAYS = replace(RECEIPT, verified=None, billed_to=None, cost_usd=0.95, cause="", residue=(), stay=LOOK)
+
+
+def test_machine_that_stays_on_for_a_look() -> None:
+    assert render(STAYS).plain == (
+        "my-dsvm stays on for a look at failed run r1, and is billed\n"
+        "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
+        "  on          since 2026-11-16 08:00:00Z\n"
+        "  cost        $0.95 so far (list price, $0.631 an hour)\n"
+        "  goes off    2026-11-16 10:00:00Z, by its guest agent: $0.32 more\n"
+        "              2026-11-16 10:35:00Z, by Azure's schedule if the agent cannot: at most $0.68 more\n"
+        "  look        gpuinfra ssh my-dsvm\n"
+        "              container gpuinfra-r1\n"
+        "              folder /home/azureuser/p\n"
+        "  end it now  gpuinfra down my-dsvm"
+    )
+    assert not STAYS.is_proof
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        (
+            {"has_agent": False},
+            ["2026-11-16 10:35:00Z, by Azure's schedule, because its guest agent lacks its role: at most $0.68 more"],
+        ),
+        ({"backstop": None}, ["2026-11-16 10:00:00Z, by its guest agent: at most $0.32 more"]),
+        (
+            {"purpose": Purpose(Reason.JOB, "r2"), "places": ()},
+            [
+                "when the job has finished, by its guest agent",
+                "2026-11-16 10:00:00Z at the latest, by its guest agent: at most $0.32 more",
+                "2026-11-16 10:35:00Z, by Azure's schedule if the agent cannot: at most $0.68 more",
+            ],
+        ),
+        (
+            {"purpose": Purpose(Reason.JOB, "r2"), "keep_on_failure": 1800.0},
+            ["when the job has finished, 30 min later if it fails, by its guest agent"],
+        ),
+        (
+            {"purpose": Purpose(Reason.JOB, "r2"), "has_agent": False, "price_per_hour": None},
+            [
+                "2026-11-16 10:35:00Z, by Azure's schedule, even if the job ends before, because its guest agent lacks "
+                "its role"
+            ],
+        ),
+        (
+            {"purpose": Purpose(Reason.JOB, "r2"), "after_run": "keep", "backstop": None},
+            [
+                "when it is idle after the job, by its guest agent",
+                "2026-11-16 10:00:00Z at the latest, by its guest agent: at most $0.32 more",
+            ],
+        ),
+        (
+            {"has_agent": False, "backstop": None},
+            ["not by itself: it has no schedule, and its guest agent lacks its role"],
+        ),
+    ],
+)
+def test_what_ends_a_machine_that_stays_on(changes: dict[str, Any], lines: list[str]) -> None:
+    shown = render(replace(STAYS, stay=replace(LOOK, **changes))).plain.splitlines()
+    start = next(number for number, line in enumerate(shown) if line.startswith("  goes off"))
+    assert [line[14:] for line in shown[start : start + len(lines)]] == lines
+    # Costs until then: seconds from now, not from power-on.
+    assert LOOK.most == pytest.approx(0.631 * timedelta(minutes=65).total_seconds() / 3600)

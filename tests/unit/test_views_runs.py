@@ -13,12 +13,24 @@ import pytest
 from rich.text import Text
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.models.outputs import STDERR, STDOUT, FileDifference, Frame, KeptFile, RunOutputs, Unlike
 from gpuinfra.models.receipt import OffProof, Receipt
-from gpuinfra.models.run import DELETED_WITH_OUTPUTS, GpuUsage, Outputs, RunState
-from gpuinfra.views import job, outputs, runs
+from gpuinfra.models.run import (
+    DELETED_WITH_OUTPUTS,
+    STDERR,
+    STDOUT,
+    FileDifference,
+    Frame,
+    GpuUsage,
+    KeptFile,
+    Outputs,
+    RunOutputs,
+    RunState,
+    Unlike,
+)
+from gpuinfra.views import job, runs
 from gpuinfra.views.progress import ProgressView
 from tests.runs import CREATED, DETAILS, make_run
+from tests.sshd import eventually
 from tests.unit.test_views_progress import Terminal, console_on, screen
 
 NOW = CREATED
@@ -216,7 +228,7 @@ def test_control_characters_are_removed(capsys: pytest.CaptureFixture[str]) -> N
     runs.show_one(hostile, Path("i\x1b"), json=False)
     job.show_result(hostile, Path("i\x1b"), json=False)
     runs.show_comparison(hostile, FAILED, [FileDifference("j\x1b", Unlike.SIZE, 1, 2)], json=False)
-    outputs.show(RunOutputs(hostile, Path("k\x1b"), [KeptFile("l\x1b", 1, "m\x1b")]), list_files=True, json=False)
+    runs.show_outputs(RunOutputs(hostile, Path("k\x1b"), [KeptFile("l\x1b", 1, "m\x1b")]), list_files=True, json=False)
     shown = capsys.readouterr()
     assert not set("\x1b\r\x9b\u202e\x07") & set(shown.out + shown.err)
 
@@ -330,12 +342,29 @@ def shown(streams: Streams, *, terminal: bool = False, **options: Any) -> tuple[
     return out.bytes.getvalue(), errors.bytes.getvalue()
 
 
-def test_bytes_are_passed_unchanged(streams: Streams) -> None:
-    assert shown(streams) == (b"one\ntwo\rthree\n\n\0", b"\x1b[31mbad\xff\n")
+def test_pipes_get_the_final_state_of_each_line(streams: Streams) -> None:
+    assert shown(streams) == (b"one\nthree\n\n\0", b"\x1b[31mbad\xff\n")
+    assert shown(streams, terminal=True, final=True)[0] == b"one\nthree\n\n\0"
+
+
+def test_raw_output_has_every_byte(streams: Streams) -> None:
+    assert shown(streams, raw=True) == (b"one\ntwo\rthree\n\n\0", b"\x1b[31mbad\xff\n")
+
+
+def test_question_appears_in_a_pipe_before_its_line_ends(streams: Streams) -> None:
+    out, _ = streams()
+    sink = job.TerminalSink()
+    sink(Frame(1, START, b"Name? "))
+    assert eventually(lambda: out.bytes.getvalue() == b"Name? ")
+    sink(Frame(1, START, b"Bob\n\r1%"))
+    sink(Frame(1, START, b"\r2%"))
+    assert out.bytes.getvalue() == b"Name? Bob\n"
+    sink.finish()
+    assert out.bytes.getvalue() == b"Name? Bob\n2%"
 
 
 def test_json_keeps_stdout_for_the_object(streams: Streams) -> None:
-    assert shown(streams, json=True) == (b"", b"one\ntw\x1b[31mbad\xff\no\rthree\n\n\0")
+    assert shown(streams, json=True) == (b"", b"one\n\x1b[31mbad\xff\nthree\n\n\0")
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(STDOUT, (True, False)), (STDERR, (False, True))])
@@ -346,14 +375,14 @@ def test_one_stream_can_be_selected(streams: Streams, asked: int, expected: tupl
 def test_timestamps_are_added_to_lines(streams: Streams) -> None:
     first, second = b"2026-11-16T12:15:30.000000Z ", b"2026-11-16T12:15:31.000000Z "
     assert shown(streams, timestamps=True) == (
-        first + b"one\n" + first + b"two\rthree\n" + second + b"\n" + second + b"\0",
+        first + b"one\n" + second + b"three\n" + second + b"\n" + second + b"\0",
         b"2026-11-16T12:15:30.000001Z \x1b[31mbad\xff\n",
     )
 
 
 def test_messages_start_on_a_new_line_on_a_screen(streams: Streams) -> None:
     # The last byte on the screen was not a newline.
-    assert shown(streams, terminal=True) == (b"one\ntwo\rthree\n\n\0", b"\x1b[31mbad\xff\n\n")
+    assert shown(streams, terminal=True) == (b"one\ntwo\rthree\n\n\0", b"\x1b[31mbad\xff\n" + job.RESET + b"\n")
 
 
 def test_live_lines_are_hidden_while_output_is_on_the_screen(streams: Streams) -> None:
@@ -376,6 +405,17 @@ def test_live_lines_stay_when_output_goes_to_a_file(streams: Streams) -> None:
     terminal = Terminal()
     with ProgressView(console=console_on(terminal), clock=lambda: 1.0) as progress:
         progress.begin("job", "running")
-        job.TerminalSink(progress=progress)(Frame(1, START, b"two"))
+        job.TerminalSink(progress=progress)(Frame(1, START, b"two\n"))
         assert "running" in screen(terminal.getvalue())[-1]
-    assert out.bytes.getvalue() == b"two"
+    assert out.bytes.getvalue() == b"two\n"
+
+
+def test_job_without_anything_unusual_gets_one_line_on_a_terminal() -> None:
+    run = replace(FAILED, state=RunState.COMPLETED, exit_code=0, reason="", warnings=(), simulated=True)
+    text = job.render_brief(run, FOLDER, 200).plain
+    assert text == (
+        "20261116-121530-3f9c completed in 1 min, on 1 Tesla K80, GPU at most 97 %, $0.0123, "
+        "3 files, 3.0 MiB in .gpuinfra/runs/20261116-121530-3f9c/outputs (simulated)"
+    )
+    assert all(len(line) <= 60 for line in job.render_brief(run, FOLDER, 60).plain.splitlines())
+    assert text.count("simulated") == 1

@@ -1,12 +1,11 @@
 """The layout of targets, as a table and as JSON, and of an attached machine."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from gpuinfra.models.gpu import GpuFacts
-from gpuinfra.models.results import AttachResult, DetachResult
-from gpuinfra.models.target import Checkup, Reachability, Target, TargetCheck
+from gpuinfra.models.target import AttachResult, Checkup, DetachResult, GpuFacts, Reachability, Target, TargetCheck
 from gpuinfra.views import targets as attached_view
 from gpuinfra.views import targets as view
 
@@ -30,6 +29,8 @@ def test_targets_have_one_line_each() -> None:
 def test_address_of_a_target_on_this_computer_is_not_shown() -> None:
     plain = view.render([Target("gpu", "gpu", "local", "203.0.113.7", 22, "me", "")], {}).plain
     assert "this computer" in plain
+    (line,) = view.render([replace(LAB, address="")], {}).plain.splitlines()[1:]
+    assert "this computer" not in line, "its machine was deleted, and its jobs do not run here"
     assert "203.0.113.7" not in plain
 
 

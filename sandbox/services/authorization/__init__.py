@@ -1,1 +1,1 @@
-"""Microsoft.Authorization and Microsoft.ManagedIdentity: roles, role assignments, managed identities."""
+"""Microsoft.Authorization and Microsoft.ManagedIdentity: roles, role assignments, locks, managed identities."""

@@ -10,7 +10,7 @@ from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, not_modell
 from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.authorization.role_definitions import require_guid
-from gpuinfra.sandbox.services.common import check_scope, invalid_filter, require_object, section
+from gpuinfra.sandbox.services.common import invalid_filter, require_object, scope_id, section
 
 service = Service()
 
@@ -20,7 +20,7 @@ _ONE = f"{_ALL}/{{name}}"
 
 def put_assignment(call: Call) -> Answer:
     """Create an assignment. It cannot be changed later."""
-    scope, name = _scope(call), require_guid(call["name"], "role assignment")
+    scope, name = scope_id(call), require_guid(call["name"], "role assignment")
     given = _checked(call, scope)
     cloud, stored = call.cloud, roles.stored_id(call.cloud, "roleAssignments", name)
     existing = next((each for each in roles.assignments(cloud) if each.name.lower() == name), None)
@@ -69,7 +69,7 @@ def _delete_assignment(call: Call) -> Answer:
 
 def list_assignments(call: Call) -> Answer:
     """List the assignments at a scope, above it and, without `atScope()`, below it."""
-    scope = _scope(call)
+    scope = scope_id(call)
     principal, at_scope = _filter(call.query.get("$filter", ""))
     shown = [
         each.body
@@ -96,14 +96,8 @@ def _filter(text: str) -> tuple[str | None, bool]:
     return principal, at_scope
 
 
-def _scope(call: Call) -> str:
-    """Return the scope that a path begins with, which has to exist."""
-    scope = check_scope(call)
-    return scope.id if scope else f"/subscriptions/{call.cloud.subscription}"
-
-
 def _find(call: Call) -> Resource | None:
-    scope = _scope(call)
+    scope = scope_id(call)
     for each in roles.assignments(call.cloud):
         if each.name.lower() == call["name"].lower() and each.properties["scope"].lower() == scope.lower():
             return each

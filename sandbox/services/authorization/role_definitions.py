@@ -9,7 +9,7 @@ from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
 from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import check_scope, parse_filter, require_object, section
+from gpuinfra.sandbox.services.common import check_scope, parse_filter, require_object, scope_id, section
 
 service = Service()
 
@@ -86,9 +86,7 @@ def _delete_definition(call: Call) -> Answer:
 
 def _list_permissions(call: Call) -> Answer:
     """List the caller's permissions in the subscription or resource group; every caller may ask."""
-    group = check_scope(call)
-    scope = group.id if group else f"/subscriptions/{call.cloud.subscription}"
-    return Answer(200, {"value": roles.permissions_of(call.cloud, call.principal, scope)})
+    return Answer(200, {"value": roles.permissions_of(call.cloud, call.principal, scope_id(call))})
 
 
 def require_guid(text: str, what: str) -> str:

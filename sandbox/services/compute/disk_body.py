@@ -7,7 +7,7 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.resource_id import parse_id
+from gpuinfra.sandbox.kernel.routes import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 
 DISKS = "Microsoft.Compute/disks"

@@ -3,10 +3,11 @@
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, not_modelled
-from gpuinfra.sandbox.kernel.resource_id import key, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, Service
+from gpuinfra.sandbox.kernel.locks import keeps
+from gpuinfra.sandbox.kernel.routes import GROUP, Service, key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.compute import fields
@@ -148,8 +149,7 @@ def attach_disk(cloud: Cloud, disk_id: str, vm: Resource, state: str) -> None:
     disk = cloud.store.get(disk_id)
     if disk is None:
         return
-    disk.body["managedBy"] = vm.id
-    disk.properties["diskState"] = state
+    _set_ownership(cloud, disk, state, vm.id)
     if "osType" in disk.properties:
         # A guest's files belong to its OS disk, not to its VM.
         disk.hidden["guest"] = {"vm": vm.id, "vmId": vm.properties["vmId"]}
@@ -161,9 +161,19 @@ def detach_disk(cloud: Cloud, disk_id: str, vm_id: str) -> None:
     disk = cloud.store.get(disk_id)
     if disk is None or key(str(disk.body.get("managedBy", ""))) != key(vm_id):
         return
-    del disk.body["managedBy"]
-    disk.properties["diskState"] = "Unattached"
+    _set_ownership(cloud, disk, "Unattached", None)
     cloud.store.put(disk, cloud.now)
+
+
+def _set_ownership(cloud: Cloud, disk: Resource, state: str, owner: str | None) -> None:
+    """Set who uses the disk, and when that last changed: at an attachment, a detachment, a start, a deallocation."""
+    if (disk.properties["diskState"], disk.body.get("managedBy")) == (state, owner):
+        return
+    disk.properties.update({"diskState": state, "LastOwnershipUpdateTime": stamp(cloud.now)})
+    if owner:
+        disk.body["managedBy"] = owner
+    else:
+        del disk.body["managedBy"]
 
 
 def remove_disk(cloud: Cloud, disk_id: str) -> None:
@@ -214,10 +224,10 @@ def _shown_disks(vm: Resource) -> dict[str, dict[str, Any]]:
 
 
 def release_disks(cloud: Cloud, vm: Resource) -> None:
-    """Delete or detach the disks of a VM that is deleted, as each `deleteOption` says."""
+    """Delete or detach the disks of a VM that is deleted, as each `deleteOption` says. A locked one is detached."""
     shown = _shown_disks(vm)
     for place, disk_id in vm.hidden.get("disks", {}).items():
-        if shown.get(place, {}).get("deleteOption") == "Delete":
+        if shown.get(place, {}).get("deleteOption") == "Delete" and not keeps(cloud, disk_id):
             remove_disk(cloud, disk_id)
         else:
             detach_disk(cloud, disk_id, vm.id)

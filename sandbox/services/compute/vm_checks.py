@@ -6,7 +6,7 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.resource_id import ResourceId, parse_id
+from gpuinfra.sandbox.kernel.routes import ResourceId, parse_id
 from gpuinfra.sandbox.services.common import section
 from gpuinfra.sandbox.services.compute.fields import choice, not_allowed, required, text
 from gpuinfra.sandbox.services.compute.images import Image, image

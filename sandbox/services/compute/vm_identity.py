@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.resource_id import key
+from gpuinfra.sandbox.kernel.routes import key
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import section
 from gpuinfra.sandbox.services.compute.fields import invalid_value

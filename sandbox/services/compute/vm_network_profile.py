@@ -7,7 +7,8 @@ from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.resource_id import ResourceId, key, parse_id
+from gpuinfra.sandbox.kernel.locks import keeps
+from gpuinfra.sandbox.kernel.routes import ResourceId, key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_same_location, section
 from gpuinfra.sandbox.services.compute.fields import boolean, choice, invalid_value, required, text
@@ -123,9 +124,9 @@ def change_nics(cloud: Cloud, vm: Resource, profile: dict[str, Any]) -> None:
 
 
 def release_nics(cloud: Cloud, vm: Resource) -> None:
-    """Delete or detach the NICs and public IPs of a VM that is deleted, as each `deleteOption` says."""
+    """Delete or detach the NICs and public IPs of a deleted VM, as each `deleteOption` says. Locked ones stay."""
     for one in _nics(vm):
-        if one.get("properties", {}).get("deleteOption") == "Delete":
+        if one.get("properties", {}).get("deleteOption") == "Delete" and not keeps(cloud, one["id"]):
             delete_nic(cloud, one["id"])
         else:
             detach_nic(cloud, one["id"])
@@ -220,7 +221,7 @@ def delete_nic(cloud: Cloud, nic_id: str) -> None:
         return
     cloud.store.delete(nic_id)
     for public_ip_id, option in nic.hidden.get("addressDeleteOptions", {}).items():
-        if option == "Delete" and not users_of(cloud, public_ip_id):
+        if option == "Delete" and not users_of(cloud, public_ip_id) and not keeps(cloud, public_ip_id):
             cloud.store.delete(public_ip_id)
 
 

@@ -8,7 +8,7 @@ from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, not_modelled
-from gpuinfra.sandbox.kernel.resource_id import ResourceId, key, parse_id
+from gpuinfra.sandbox.kernel.routes import ResourceId, key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import section
 from gpuinfra.sandbox.services.compute import fields

@@ -6,7 +6,7 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.resource_id import key, parse_id
+from gpuinfra.sandbox.kernel.routes import key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_tags, section
 from gpuinfra.sandbox.services.compute import vm_checks

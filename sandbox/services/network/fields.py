@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuinfra.sandbox.kernel.errors import ArmError, not_modelled
-from gpuinfra.sandbox.kernel.resource_id import key, parse_id
+from gpuinfra.sandbox.kernel.routes import key, parse_id
 
 # What clients send for "not used"; a property that is not modelled may have one of these values.
 _NOTHING: tuple[Any, ...] = (None, False, "", "None", "Disabled", [], {})

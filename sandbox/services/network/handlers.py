@@ -8,8 +8,7 @@ from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, parent_not_found
 from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS, Operation
-from gpuinfra.sandbox.kernel.resource_id import key
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service, key
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.common import check_conditions, find_resource, require_group, require_object

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.resource_id import key, parse_id
+from gpuinfra.sandbox.kernel.routes import key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_name, check_tags, section
 from gpuinfra.sandbox.services.network.fields import bad_request, item_names, items, only_known, wrong_value

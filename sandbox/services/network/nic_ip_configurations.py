@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import not_modelled
-from gpuinfra.sandbox.kernel.resource_id import key
+from gpuinfra.sandbox.kernel.routes import key
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.network import fields, subnets
 from gpuinfra.sandbox.services.network.network_resource import Kind, build_items, new_item, require_reference, users_of

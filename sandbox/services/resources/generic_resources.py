@@ -5,8 +5,7 @@ from typing import Any
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.resource_id import parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
 

@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from gpuinfra.sandbox.running import process
-from gpuinfra.sandbox.running.client import HEADER, SECRET
+from gpuinfra.sandbox import running
+from gpuinfra.sandbox.running import HEADER, SECRET
 from tests.conftest import Covered
 from tests.program import Program, fork_server
 
@@ -28,6 +28,7 @@ WHILE_HELD_SECONDS = 45.0
 POLL_SECONDS = 0.03
 API = "api-version=2024-11-01"
 RESOURCES_API = "api-version=2021-04-01"
+LOCKS, LOCKS_API = "/providers/Microsoft.Authorization/locks", "api-version=2016-09-01"
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -107,7 +108,7 @@ class SandboxClient:
     """
 
     def __init__(self, folder: Path) -> None:
-        description = process.status(folder)
+        description = running.status(folder)
         assert description, "the sandbox runs"
         self.description = description
         self._secret = (folder / SECRET).read_text("ascii")
@@ -127,12 +128,18 @@ class SandboxClient:
 
     def list(self, path: str) -> list[dict[str, Any]]:
         """Return a list of ARM's, below the subscription."""
-        header = {"Authorization": f"Bearer {self._token()}"}
-        status, body = self._send("GET", f"/subscriptions/{self.description.subscription}{path}", None, header)
-        assert status == 200, body
+        body = self.send("GET", path)
         assert "nextLink" not in body
         found: list[dict[str, Any]] = body["value"]
         return found
+
+    def send(self, method: str, path: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request to ARM, below the subscription, as the subscription's owner. It must succeed."""
+        header = {"Authorization": f"Bearer {self._token()}"}
+        content = None if payload is None else json.dumps(payload)
+        status, body = self._send(method, f"/subscriptions/{self.description.subscription}{path}", content, header)
+        assert status < 300, body
+        return body
 
     def _token(self) -> str:
         known = self.control("GET", "credentials")
@@ -176,7 +183,7 @@ class Harness:
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True, timeout=60
         )
-        process.start(self._home)
+        running.start(self._home)
         self.client = SandboxClient(self._home)
         self.reset()
         spec = self.spec("warm")
@@ -197,14 +204,14 @@ class Harness:
         self.variables = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
-            process.HOME: str(self._home),
+            running.HOME: str(self._home),
             "GPUINFRA_CLOUD": "sandbox",
         }
 
     def close(self) -> None:
         self.reset()
         self.client.close()
-        process.stop(self._home)
+        running.stop(self._home)
 
     # Commands
 
@@ -274,6 +281,23 @@ class Harness:
 
     def advance(self, seconds: float) -> None:
         self.client.control("POST", "clock", {"advance": seconds})
+
+    # What others do in the subscription
+
+    def group(self, name: str, location: str = "southcentralus") -> None:
+        """Create a resource group."""
+        self.client.send("PUT", f"/resourceGroups/{name}?{RESOURCES_API}", {"location": location})
+
+    def lock(self, level: str, scope: str = "") -> str:
+        """Lock the subscription or a scope in it, and return the lock's ID."""
+        body = {"properties": {"level": level}}
+        return str(self.client.send("PUT", f"{scope}{LOCKS}/keep?{LOCKS_API}", body)["id"])
+
+    def unlock(self) -> None:
+        """Delete all locks in the subscription."""
+        for each in self.client.list(f"{LOCKS}?{LOCKS_API}"):
+            place = each["id"].removeprefix(f"/subscriptions/{self.client.description.subscription}")
+            self.client.send("DELETE", f"{place}?{LOCKS_API}")
 
     # What exists, as ARM shows it
 

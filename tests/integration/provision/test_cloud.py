@@ -8,24 +8,21 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.plan import Candidate, Plan, Power
-from gpuinfra.models.resource import Kind, Ref, Resource
+from gpuinfra.models.plan import Candidate, Kind, Plan, Power, Ref, Resource
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision import tags
+from gpuinfra.provision import lease, tags
 from gpuinfra.provision.azure.access import Access
-from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.clients import Clients, RequestLimits
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.login.keys import new_host_key
-from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.login import HostKey, new_host_key
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import make_plan
-from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.resources.common import PlanInput
+from gpuinfra.provision.tags import ref_of
 from gpuinfra.provision.target import find_target
 from gpuinfra.provision.task import Task
 from gpuinfra.provision.waiting import Deadline, Interrupt

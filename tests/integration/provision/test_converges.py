@@ -26,14 +26,12 @@ from gpuinfra.models.receipt import Receipt
 from gpuinfra.provision import tags
 from gpuinfra.provision.apply import PlanExecution
 from gpuinfra.provision.azure.access import Access
-from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.clients import Clients, RequestLimits
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.login.keys import new_host_key
-from gpuinfra.provision.plan_input import HostKey
+from gpuinfra.provision.login import HostKey, new_host_key
 from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner
 from gpuinfra.provision.waiting import Deadline, Interrupt

@@ -17,10 +17,10 @@ from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.costing.activity import KEPT, read_events
 from gpuinfra.provision.costing.evidence import Evidence
 from gpuinfra.provision.costing.history import CostHistory
-from gpuinfra.provision.costing.pricing import TODAY, PriceBook
+from gpuinfra.provision.costing.report import TODAY, PriceBook
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.price_list import disk_per_month
+from gpuinfra.provision.market import Prices, disk_per_month
+from gpuinfra.provision.waiting import Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import Sandbox
@@ -169,3 +169,66 @@ def test_unreadable_activity_log_is_reported(server: Sandbox, access: Access) ->
     with opened(access) as clients, pytest.raises(CloudError) as caught:
         read_log(clients, clients.clock.now() - KEPT, clients.clock.now())
     assert caught.value.fault is Fault.DENIED
+
+
+PLACE = ("gpuinfra-m", "m", "eastus")
+DEPLOYMENTS = "/subscriptions/{}/providers/Microsoft.Resources/deployments"
+
+
+def deployment(parameters: dict[str, Any]) -> dict[str, Any]:
+    kinds = {"list": "array", "str": "string"}
+    declared = {name: {"type": kinds[type(each["value"]).__name__]} for name, each in parameters.items()}
+    template = {"$schema": "https://x#", "contentVersion": "1.0.0.0", "parameters": declared, "resources": []}
+    properties = {"mode": "Incremental", "template": template, "parameters": parameters}
+    return {"location": "eastus", "properties": properties}
+
+
+def put(server: Sandbox, name: str, parameters: dict[str, Any]) -> tuple[int, Any]:
+    path = f"{DEPLOYMENTS.format(server.subscription)}/{name}?api-version=2022-09-01"
+    status, _, body = server.http("PUT", path, deployment(parameters))
+    return status, body
+
+
+def test_shared_records_of_two_writers_are_both_kept(server: Sandbox, access: Access) -> None:
+    with opened(access) as clients:
+        fleet = AzureFleet(clients)
+        fleet.add_record(*PLACE, [{"what": "on"}])
+        listed = server.http("GET", f"{DEPLOYMENTS.format(server.subscription)}?api-version=2022-09-01")[2]["value"]
+        (name,) = (each["name"] for each in listed)
+        server.control("POST", "profile", {"profile": "realistic"})
+        # While another writer's deployment is active, Azure refuses ours.
+        theirs = {"entries": {"value": [{"what": "on"}, {"what": "off"}]}}
+        assert put(server, name, theirs)[0] == 200
+        status, body = put(server, name, theirs)
+        assert (status, body["error"]["code"]) == (409, "DeploymentActive")
+        clients.limits.interrupt = PassingTime(server)
+        # A machine in another region, with the name of the earlier one.
+        fleet.add_record("GPUINFRA-m", "M", "westus2", [{"what": "off"}, {"what": "gone"}])
+        assert fleet.records() == [{"what": "on"}, {"what": "off"}, {"what": "gone"}]
+        fleet.add_record("team", "m", "eastus", [{"what": "on"}])
+        assert len(fleet.records()) == 4
+
+
+class PassingTime(Interrupt):
+    """Waits in the sandbox's time."""
+
+    def __init__(self, server: Sandbox) -> None:
+        super().__init__()
+        self._server = server
+
+    def sleep(self, seconds: float) -> None:
+        self._server.control("POST", "clock", {"advance": 60 + seconds})
+
+
+def test_record_that_others_wrote_wrongly_is_empty(server: Sandbox, access: Access) -> None:
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"entries": {"value": "x"}},
+        {"entries": {"value": [1, None]}},
+        {"other": {"value": []}},
+    ]
+    for number, parameters in enumerate(wrong):
+        assert put(server, f"gpuinfra-receipts-{number}", parameters)[0] == 201
+    assert put(server, "theirs", {"entries": {"value": [{"what": "on"}]}})[0] == 201
+    with opened(access) as clients:
+        assert AzureFleet(clients).records() == []

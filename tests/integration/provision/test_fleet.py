@@ -12,7 +12,7 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.fleet import list_machines
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.fleet import machines, sizes
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market import Prices
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.compute import virtual_machines as service

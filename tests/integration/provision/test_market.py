@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.offer import Rate
+from gpuinfra.models.sizes import Rate
 from gpuinfra.provision.azure.access import Access, ClientSecret
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.prices import PriceService
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.market.port import Image, ImagePlan, Prices
+from gpuinfra.provision.market import Image, ImagePlan, Prices
 from gpuinfra.provision.waiting import Deadline
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.servers import Sandbox

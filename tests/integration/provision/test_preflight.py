@@ -9,9 +9,8 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.azure.access import Access, ClientSecret
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.market.preflight import preflight
-from gpuinfra.provision.progress import Silent
-from gpuinfra.provision.waiting import Deadline, Interrupt
+from gpuinfra.provision.preflight import preflight
+from gpuinfra.provision.waiting import Deadline, Interrupt, Silent
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.servers import Sandbox
 

@@ -9,22 +9,20 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.json_values import stamp
+from gpuinfra.models.plan import Kind
 from gpuinfra.models.reap import ReapAction, ReapResult
 from gpuinfra.models.receipt import OffProof
-from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.clients import Clients, RequestLimits
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.names import default_group, name_of
-from gpuinfra.provision.progress import Silent
 from gpuinfra.provision.reaping.decide import Rules
 from gpuinfra.provision.reaping.reaper import Reaper
-from gpuinfra.provision.waiting import Deadline, Interrupt
+from gpuinfra.provision.tags import default_group, name_of
+from gpuinfra.provision.task import Journal
+from gpuinfra.provision.waiting import Deadline, Interrupt, Silent
 from tests.integration.provision.conftest import access_to, close
 from tests.integration.sandbox.machine_help import T4, Place
 from tests.integration.sandbox.servers import Sandbox

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
+from gpuinfra.programs import Branches
+from gpuinfra.provision.reaping.spec_history import SpecHistory, default_branch, spec_history
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 NAME = ("-c", "user.name=Alice", "-c", "user.email=alice@example.com", "-c", "commit.gpgsign=false")
@@ -155,8 +156,80 @@ def test_shallow_clone_is_noted(repository: Repository, tmp_path: Path) -> None:
     assert (found.deleted, "shallow" in found.note) == ({}, True)
 
 
+def test_partial_clone_is_noted_until_its_files_are_fetched(repository: Repository, tmp_path: Path) -> None:
+    repository.git("config", "uploadpack.allowFilter", "true")
+    repository.commit(9, a=text("a"), b=text("b"))
+    repository.commit(3, a=None)
+    clone = tmp_path / "partial"
+    repository.git("clone", "-q", "--filter=blob:none", f"file://{repository.folder}", str(clone))
+    found = spec_history(clone, NOW)
+    assert (found.deleted, found.is_shallow) == ({}, True)
+    assert "the clone is partial" in found.note
+    command = found.note.split("`")[1].split()
+    repository.git("-C", str(clone), *command[1:])
+    assert set(spec_history(clone, NOW).deleted) == {"a"}
+
+
+def test_spec_in_a_file_that_is_broken_on_the_default_branch_is_not_deleted(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit(9, a=text("a"), b=text("b"))
+    clone = tmp_path / "clone"
+    repository.git("clone", "-q", f"file://{repository.folder}", str(clone))
+    repository.commit(3, a=f"<<<<<<< HEAD\n{text('a')}", b=f"{text('b')}\n#{'x' * 300_000}")
+    repository.git("-C", str(clone), "fetch", "-q")
+    for name in ("a", "b"):
+        (clone / f"{name}.yaml").unlink()
+    repository.git("-C", str(clone), "commit", "-q", "-a", "-m", "not merged")
+    found = spec_history(clone, NOW)
+    assert found.deleted == {}
+    assert found.committed == {"a", "b"}
+
+
 def test_missing_git_is_noted(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert spec_history(repository.folder, NOW) == SpecHistory(
         note="no machine was compared with its spec: git is not installed"
     )
+
+
+def names(*given: str, default: str = "", checked_out: str = "") -> list[str]:
+    branches = Branches(checked_out, default, {name: name for name in given})
+    return list(default_branch(branches, "head"))
+
+
+ORIGIN, OTHER = "refs/remotes/origin/", "refs/remotes/other/"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (names(f"{ORIGIN}main", f"{ORIGIN}dev", default=f"{ORIGIN}dev"), [f"{ORIGIN}dev"]),
+        (names(f"{ORIGIN}main", f"{ORIGIN}dev", "refs/heads/master"), [f"{ORIGIN}main"]),
+        (names(f"{ORIGIN}dev", "refs/heads/main", default=f"{ORIGIN}gone"), [f"{ORIGIN}dev"]),
+        (names(f"{ORIGIN}a/main", f"{ORIGIN}b"), ["head", f"{ORIGIN}a/main", f"{ORIGIN}b"]),
+        (names(f"{ORIGIN}main", f"{ORIGIN}master"), ["head", f"{ORIGIN}main", f"{ORIGIN}master"]),
+        (names("refs/heads/main", "refs/heads/a"), ["refs/heads/main"]),
+        (names("refs/heads/main", f"{OTHER}x", checked_out="refs/heads/main"), ["refs/heads/main"]),
+        (names("refs/heads/a", checked_out="refs/heads/a"), ["refs/heads/a"]),
+        (names(), ["head"]),
+    ],
+)
+def test_default_branch_is_known_or_all_possible_ones_count(found: list[str], expected: list[str]) -> None:
+    assert found == expected
+
+
+def test_specs_on_every_possible_default_branch_count(repository: Repository, tmp_path: Path) -> None:
+    repository.commit(9, a=text("a"), b=text("b"))
+    repository.git("branch", "one")
+    repository.git("checkout", "-q", "-b", "two")
+    repository.commit(5, a=None)
+    repository.git("branch", "-D", "main")
+    clone = tmp_path / "clone"
+    repository.git("clone", "-q", str(repository.folder), str(clone))
+    assert repository.gone() == {"a": 5}, "without a remote, what is checked out counts"
+    found = spec_history(clone, NOW)
+    assert (list(found.deleted), found.source and found.source.ref) == (["a"], "origin/two")
+    (clone / ".git/refs/remotes/origin/HEAD").unlink()
+    found = spec_history(clone, NOW)
+    assert (found.deleted, found.source and found.source.is_known) == ({}, False)

@@ -1,6 +1,6 @@
 """Azure answers 429: commands wait as long as it asks, if there is time, and show the wait.
 
-`tests/unit/provision/azure/test_transport.py` tests long and repeated waits with a fake clock.
+`tests/unit/provision/azure/test_clients.py` tests long and repeated waits with a fake clock.
 """
 
 from datetime import datetime

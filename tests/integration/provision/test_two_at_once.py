@@ -195,6 +195,36 @@ def test_failing_up_does_not_delete_resources_of_another_up(harness: Harness, ho
     check_converges(harness, texts(*results))
 
 
+# What the first `up` deletes. With a VM that failed, Azure deletes its NIC and public IP.
+DELETED = {
+    "RequestDisallowedByPolicy": ("networkInterfaces", "publicIPAddresses", "virtualNetworks", "resourceGroups"),
+    "AllocationFailed": ("virtualMachines", "virtualNetworks", "resourceGroups"),
+}
+ROLLBACKS = [(fault, hold, kind) for fault, kinds in DELETED.items() for hold in HOLDS for kind in kinds]
+
+
+@cases(
+    "fault, hold, kind",
+    [("AllocationFailed", "hold-after", VM), ("RequestDisallowedByPolicy", "hold-before", "resourceGroups")],
+    ROLLBACKS,
+)
+def test_rollback_that_loses_its_connection_keeps_the_machine_of_another_up(
+    harness: Harness, fault: str, hold: str, kind: str
+) -> None:
+    """While one `up` waits for the answer to a deletion, another creates the machine. The deletion is then retried."""
+    harness.clock(60)  # Azure reserves the interface for 180 s after a failed VM
+    harness.arm(fault, type=VM, **({} if fault == "AllocationFailed" else {"method": "PUT"}))
+    harness.arm(hold, method="DELETE", type=kind)
+    first = harness.start("up", SPEC)
+    assert harness.wait_until_held(first), first.end().text
+    # The failed VM or its disk may be left, and a disk is not deleted without consent.
+    harness.succeed("up", SPEC, *ELSEWHERE, "--delete")
+    harness.clear()
+    result = first.end()
+    assert result.code in {1, 4}, result.text
+    check_one_machine_runs(harness)
+
+
 def test_refused_up_does_not_delete_resources_of_another_up(harness: Harness) -> None:
     """Both get as far as the VM; one creates it, the other is refused."""
     for _ in range(2):
@@ -206,6 +236,29 @@ def test_refused_up_does_not_delete_resources_of_another_up(harness: Harness) ->
     results = first.end(), second.end()
     assert sorted(each.code for each in results) in ([0, 1], [0, 4]), texts(*results)
     check_machine_can_be_deleted(harness)
+
+
+def test_failing_up_keeps_the_group_that_another_machine_is_about_to_use(harness: Harness) -> None:
+    """One `up` creates the shared group and fails. Another has seen the group, and created nothing in it yet."""
+    shared = [harness.spec(name, regions=[REGION], resourceGroup="shared") for name in (NAME, "other")]
+    harness.arm("hold-before", method="PUT", resource=f"{NAME}-nsg")
+    first = harness.start("up", shared[0])
+    assert harness.wait_until_held(first)
+    for kind in ("nsg", "vnet", "ip"):
+        for _ in range(2):  # again when the first hold is released
+            harness.arm("hold-before", method="PUT", resource=f"other-{kind}")
+    second = harness.start("up", shared[1], *ELSEWHERE)
+    assert harness.wait_until_held(second, faults=4)
+    harness.arm("RequestDisallowedByPolicy", method="PUT", resource=f"{NAME}-nsg")
+    harness.release()
+    result = first.end()
+    assert result.code == 1, result.text
+    assert "the group shared is kept" in result.err
+    harness.clear()
+    result = second.end()
+    assert result.code == 0, result.text
+    assert harness.machines() == [("other", REGION, "running")]
+    assert "group/shared" in harness.resources()
 
 
 # `up` and `down --delete`
@@ -233,7 +286,12 @@ def test_delete_while_up_is_held(harness: Harness, hold: str, kind: str) -> None
     check_converges(harness, f"{down.text}\n{text}")
 
 
-@cases("hold, kind", OTHER_HOLDS[1::2], EVERY_HOLD)
+# Azure deletes the NIC and the public IP with the VM.
+WITH_VM = {"networkInterfaces", "publicIPAddresses"}
+OTHER_DELETIONS = [each for each in OTHER_HOLDS if each[1] not in WITH_VM]
+
+
+@cases("hold, kind", OTHER_DELETIONS[1::2], [each for each in EVERY_HOLD if each[1] not in WITH_VM])
 def test_up_while_delete_is_held(harness: Harness, hold: str, kind: str) -> None:
     harness.succeed("up", SPEC)
     harness.arm(hold, method="DELETE", type=kind)

@@ -7,20 +7,22 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuinfra.models.outputs import STDERR, STDOUT, Frame
+from gpuinfra.models.run import STDERR, STDOUT, Frame
+from gpuinfra.runner import container
 from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.container import ContainerJob, container_config, start_container
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import Broken, ConnectError, JobError
+from gpuinfra.runner.job import Job, Position, StopReason
 from gpuinfra.runner.job_spec import Gpus, StartRequest
-from gpuinfra.runner.jobs import container
-from gpuinfra.runner.jobs.container import ContainerJob, container_config, start_container
-from gpuinfra.runner.jobs.container_log import next_position
-from gpuinfra.runner.jobs.job import Job, Position, StopReason
+from gpuinfra.runner.remote_runs import start_recorder
 from tests.integration.runner.conftest import WAIT_SECONDS, eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
 
@@ -114,16 +116,16 @@ def test_long_lines_and_binary_output_are_unchanged(engine: Engine, tmp_path: Pa
     job = start_container(engine, order("cat", "/in/data", mounts=((str(tmp_path), "/in"),)))
     frames = followed(job)
     assert hashlib.sha256(printed(frames)).digest() == hashlib.sha256(content).digest()
-    # Resume in the middle of a line, whose parts all have the same time.
+    # Resume in the middle of a line.
     half = len(frames) - 100
     place = Position()
     for frame in frames[:half]:
-        place = next_position(place, frame)
-    assert place.count > 100
-    assert list(job.frames(place)) == frames[half:]
+        place = place.after(frame)
+    assert printed(list(job.frames(place))) == printed(frames[half:])
 
 
-def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab: Lab) -> None:
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab: Lab, is_recorded: bool) -> None:
     count, cuts = 50_000, 3
     script = (
         "import sys, time\n"
@@ -139,13 +141,16 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab:
     while True:
         tries += 1
         with lab.connected() as connection, contextlib.closing(Engine(connection, 20)) as engine:
-            job = ContainerJob(engine, identity) if identity else start_container(engine, wanted)
-            identity = job.id
+            remote = RemoteClient(connection) if is_recorded else None
+            if not identity:
+                identity = start_container(engine, wanted, before_start=partial(_record, remote, wanted.run)).id
+            job = ContainerJob(engine, identity, remote=remote, run=wanted.run)
             try:
                 for number, frame in enumerate(job.frames(place)):
                     got.append(frame)
-                    place = next_position(place, frame)
-                    if number == 1000 and tries <= cuts:
+                    place = place.after(frame)
+                    # Recorded frames are blocks of lines.
+                    if number == (3 if is_recorded else 1000) and tries <= cuts:
                         lab.server.cut()  # data in transit still arrives
             except ConnectError:
                 continue
@@ -158,6 +163,11 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab:
     assert all(before.time <= after.time for before, after in itertools.pairwise(got))
     assert ended is not None
     assert ended.exit_code == 3
+
+
+def _record(remote: RemoteClient | None, run: str, job: ContainerJob) -> None:
+    if remote:
+        start_recorder(remote, run, job.id)
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
@@ -185,7 +195,7 @@ def test_restarted_engine_sends_all_earlier_output(mortal: Lab, monkeypatch: pyt
         mortal.engine.start()
         place = Position()
         for frame in got:
-            place = next_position(place, frame)
+            place = place.after(frame)
         if not connection.is_open:  # a slow computer may have lost the connection
             over_ssh = Engine(stack.enter_context(mortal.connected()), 20, expected=True)
         # The earlier streams are closed, which must not cause an error.

@@ -13,8 +13,8 @@ import pytest
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.images import ensure_image, find_image, pull
 from gpuinfra.runner.errors import JobError, TimedOut
+from gpuinfra.runner.helper_containers import LABEL, remove_old, run_once, take_ownership
 from gpuinfra.runner.job_spec import Gpus
-from gpuinfra.runner.jobs.helper_containers import LABEL, remove_old, run_once, take_ownership
 from tests.integration.runner import registry
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab

@@ -8,7 +8,6 @@ import io
 import json
 import tarfile
 import threading
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +21,25 @@ from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.images import ImageFacts, find_image
 from gpuinfra.runner.environment.build import Environment, ensure_environment, python_of
-from gpuinfra.runner.environment.recipe import BUILDING_LABEL, LABEL, PYTHON
+from gpuinfra.runner.environment.dockerfile_build import ensure_dockerfile
+from gpuinfra.runner.environment.recipe import (
+    BUILDING_LABEL,
+    ITEMS_LABEL,
+    KIND_LABEL,
+    LABEL,
+    PREFIX,
+    PYTHON,
+    make_recipe,
+)
 from gpuinfra.runner.errors import ConnectError, JobError
+from gpuinfra.runner.sources.dockerfile import Dockerfile
+from gpuinfra.runner.sources.requirements_file import read_requirements
 from gpuinfra.workbench.conda import Conda, read_conda
 from gpuinfra.workbench.project import read_file
 from tests.lab import BUSYBOX, Lab
 from tests.lab import PYTHON as PYTHON_IMAGE
 from tests.sshd import eventually
+from tests.wheels import write_wheel
 
 FILE = "aml_config/conda_dependencies.yml"
 WHEEL = "wheels/greeting-1.0-py3-none-any.whl"
@@ -90,18 +101,8 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     (folder / "wheels").mkdir(parents=True)
     (folder / "aml_config").mkdir()
-    write_wheel(folder / WHEEL)
+    write_wheel(folder / WHEEL, "print('hello')\n")
     return folder
-
-
-def write_wheel(file: Path, says: str = "hello") -> None:
-    name, version = file.name.split("-")[:2]
-    with zipfile.ZipFile(file, "w") as wheel:
-        folder = f"{name}-{version}.dist-info"
-        wheel.writestr(f"{name}.py", f"print({says!r})\n")
-        wheel.writestr(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        wheel.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{folder}/RECORD", "")
 
 
 def conda_of(project: Path, text: str) -> Conda:
@@ -171,10 +172,104 @@ def test_wheel_of_the_project_is_installed_once(lab: Lab, engine: Engine, projec
     assert found == replace(first, built=False, seconds=found.seconds)
     assert (again.steps, again.lines) == ([], [])
 
-    write_wheel(project / WHEEL, "good day")
+    write_wheel(project / WHEEL, "print('good day')\n")
     other = build(engine, project, with_wheel(), seen)
     assert (other.built, other.tag != first.tag) == (True, True)
     assert output_in(lab, other, "python", "-c", "import greeting") == "good day"
+
+
+def test_added_package_does_not_reinstall_the_others(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
+    write_wheel(project / "wheels/other-1.0-py3-none-any.whl")
+    file, options = project / "requirements.txt", "--no-index\n--find-links wheels\n"
+
+    def requirements(*names: str, **more: Any) -> Environment:
+        file.write_text(options + "\n".join(names))
+        seen.lines.clear()
+        packages = read_requirements(project, "requirements.txt")
+        base = image(engine, PYTHON_IMAGE)
+        return ensure_environment(engine, base, packages, project, seen, seen.lines.append, **more)
+
+    def installed() -> list[str]:
+        return [line.partition("installed ")[2] for line in seen.lines if line.startswith("Successfully installed")]
+
+    first = requirements("greeting")
+    assert installed() == ["greeting-1.0"]
+    second = requirements("other", "greeting")
+    assert installed() == ["other-1.0"], "only the new package"
+    assert output_in(lab, second, "python", "-c", "import greeting, other") == "hello"
+    assert requirements("greeting").image == first.image
+    assert left_on(lab) == ([], [])
+
+    requirements("other")
+    assert installed() == ["other-1.0"]
+    assert (
+        "ModuleNotFoundError"
+        in lab.engine.docker(
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            requirements("other").image,
+            "python",
+            "-c",
+            "import greeting",
+            check=False,
+        ).stderr
+    ), "an environment has no packages that its file does not name"
+    write_wheel(project / WHEEL, "print('good day')\n")
+    third = requirements("greeting", "other")
+    assert output_in(lab, third, "python", "-c", "import greeting, other") == "good day", "a wheel has changed"
+    requirements("greeting", "other", fresh=True)
+    assert installed() == ["greeting-1.0 other-1.0"]
+
+
+@pytest.mark.parametrize("by_dockerfile", [True, False])
+def test_environment_begins_with_no_image_of_another_project(
+    lab: Lab, engine: Engine, project: Path, seen: Recorder, by_dockerfile: bool
+) -> None:
+    (project / "requirements.txt").write_text("--no-index\n--find-links wheels\ngreeting")
+    packages, base = read_requirements(project, "requirements.txt"), image(engine, PYTHON_IMAGE)
+    recipe = make_recipe(base, packages, project)
+    assert recipe
+    evil = [
+        f"LABEL {KIND_LABEL}={recipe.kind} {ITEMS_LABEL}={','.join(recipe.items)}",
+        f"RUN python -m venv --system-site-packages {PREFIX} && touch {PREFIX}/planted",
+    ]
+    if by_dockerfile:
+        text = "\n".join([f"FROM {PYTHON_IMAGE}", *evil])
+        ensure_dockerfile(engine, Dockerfile("Dockerfile", ".", text), project, seen, seen.lines.append)
+    else:
+        stand_in_image(lab, "theirs", "/bin/theirs", "", *evil)
+    made = ensure_environment(engine, base, packages, project, seen, seen.lines.append)
+    assert "planted" not in output_in(lab, made, "ls", PREFIX)
+
+
+def test_dockerfile_is_built_once_for_its_content(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
+    def dockerfile(more: str = "", **options: Any) -> Environment:
+        text = f"FROM {PYTHON_IMAGE}\nCOPY wheels/*.whl /tmp/\nRUN python -m pip install --no-index /tmp/*.whl\n{more}"
+        return ensure_dockerfile(
+            engine, Dockerfile("Dockerfile", ".", text), project, seen, seen.lines.append, **options
+        )
+
+    first = dockerfile()
+    assert (first.built, first.python) == (True, None)
+    assert output_in(lab, first, *python_of(first), "-c", "import greeting") == "hello"
+    (project / "train.py").write_text("print(1)\n")
+    again = dockerfile()
+    assert again == replace(first, built=False, seconds=again.seconds)
+    seen.lines.clear()
+    second = dockerfile("USER 1000\n")
+    assert second.image != first.image
+    assert not [line for line in seen.lines if "Successfully installed" in line], "the engine has this layer"
+    write_wheel(project / WHEEL, "print('good day')\n")
+    third = dockerfile()
+    assert output_in(lab, third, "python", "-c", "import greeting") == "good day"
+
+    with pytest.raises(JobError) as caught:
+        dockerfile("RUN echo about to fail && exit 7\n")
+    assert (caught.value.code, "about to fail" in caught.value.note) == (Code.BUILD_FAILED, True)
+    with pytest.raises(JobError, match="not prepared"):
+        dockerfile("USER 2\n", may_build=False)
 
 
 def test_image_keeps_the_settings_of_its_base(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
@@ -184,6 +279,7 @@ def test_image_keeps_the_settings_of_its_base(lab: Lab, engine: Engine, project:
         "ENV PATH=/opt/venv/bin:$PATH TORCH=yes",
         "USER 1000",
         'ENTRYPOINT ["/bin/echo", "entry"]',
+        f"LABEL {KIND_LABEL}=theirs {ITEMS_LABEL}=theirs",
     )
     base = stand_in_image(lab, "own:test", "/usr/bin/anything", "", *settings)
 
@@ -191,7 +287,7 @@ def test_image_keeps_the_settings_of_its_base(lab: Lab, engine: Engine, project:
 
     inspected: dict[str, Any] = json.loads(lab.engine.docker("inspect", environment.image).stdout)[0]["Config"]
     assert (inspected["User"], inspected["Entrypoint"]) == ("1000", ["/bin/echo", "entry"])
-    assert inspected["Labels"] == {LABEL: environment.tag.removeprefix("gpuinfra/")}
+    assert inspected["Labels"] == {LABEL: environment.tag.removeprefix("gpuinfra/"), KIND_LABEL: "", ITEMS_LABEL: ""}
     assert "TORCH=yes" in inspected["Env"]
     assert "PATH=/opt/gpuinfra/environment/bin:/opt/venv/bin:" in "\n".join(inspected["Env"])
     # The image's Python reads a library in root's home.
@@ -285,7 +381,7 @@ def test_failed_build_is_reported_and_cleaned_up(lab: Lab, engine: Engine, proje
 
 def test_parallel_builds_of_one_environment(lab: Lab, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
-    write_wheel(project / WHEEL, "twice")
+    write_wheel(project / WHEEL, "print('twice')\n")
     conda = conda_of(project, with_wheel())
     found: list[Environment] = []
 

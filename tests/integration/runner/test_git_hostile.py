@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import gpuinfra.git
-from gpuinfra.git import GitError, open_repository
+import gpuinfra.programs
+from gpuinfra.programs import GitError, open_repository
 from gpuinfra.provision.reaping.spec_history import spec_history
 from gpuinfra.runner.record import commit_of
 from tests.git_help import WAYS, Hostile, git, make_repository
@@ -55,7 +55,7 @@ def test_a_folder_of_plain_files_does_not_count_as_a_repository(hostile: Hostile
 def test_named_pipe_in_the_git_folder_ends_reading_soon(
     hostile: Hostile, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpuinfra.git, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(gpuinfra.programs, "OPEN_SECONDS", 1.0)
     (hostile.folder / ".git" / name).unlink(missing_ok=True)
     os.mkfifo(hostile.folder / ".git" / name)
     begun = time.monotonic()

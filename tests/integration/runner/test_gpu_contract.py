@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.models.target import GpuFacts
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.gpu.check import diagnose
-from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
-from gpuinfra.runner.gpu.probe import PROBE, probe_container, probe_host
+from gpuinfra.runner.gpu import diagnose
+from gpuinfra.runner.helper_containers import run_once
 from gpuinfra.runner.job_spec import Gpus
-from gpuinfra.runner.jobs.helper_containers import run_once
+from gpuinfra.runner.nvidia_smi import PROBE, NoGpuError, probe_container, probe_host
 from tests.lab import BUSYBOX, PYTHON, Lab
 from tests.nvidia import CONTAINER, HOST, MISMATCH, NO_DEVICES, NO_DRIVER, NOT_INSTALLED, UNKNOWN_ERROR
 

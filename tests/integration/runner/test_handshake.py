@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Reachability
-from gpuinfra.runner.connection.handshake import fetch_host_key
-from gpuinfra.runner.connection.host_key import HostKey
-from gpuinfra.runner.connection.reachability import MAX_THREADS, reachability
+from gpuinfra.runner.connection.handshake import MAX_THREADS, fetch_host_key, reachability
+from gpuinfra.runner.connection.known_hosts import HostKey
 from gpuinfra.runner.errors import Unreachable
 from tests.integration.runner.conftest import WAIT_SECONDS, ReservedPort, SshServer, make_key
 

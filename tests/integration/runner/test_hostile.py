@@ -10,7 +10,7 @@ import pytest
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import ConnectError, RemoteError
-from gpuinfra.runner.gpu.nvidia_smi import ask
+from gpuinfra.runner.nvidia_smi import ask
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer
 
 FLOOD_SECONDS, MEBIBYTE = 3.0, 1024  # ru_maxrss counts KiB

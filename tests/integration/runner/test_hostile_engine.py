@@ -15,11 +15,11 @@ import pytest
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.container import ContainerJob
 from gpuinfra.runner.docker import stream
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.images import find_image, pull
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.container import ContainerJob
 
 SILENT = cast("Any", SimpleNamespace(begin=print, amount=lambda *_: None, end=print, fail=print, note=print))
 LIMIT = 1 << 20

@@ -16,8 +16,8 @@ from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import ConnectError, JobError
-from gpuinfra.runner.outputs.fetch import Fetched, fetch
-from tests.integration.runner.conftest import SshServer
+from gpuinfra.runner.fetch import Fetched, fetch
+from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing
 
 OPEN_SECONDS = 20.0
@@ -180,6 +180,82 @@ def test_file_that_keeps_changing_is_reported(local: RemoteClient, remote_output
     assert (found.changed, found.complete, found.files) == (1, False, 1)
     assert not (into / "log").exists()
     assert fetch_final(local, into).complete
+
+
+def fetch_now(remote: RemoteClient, outputs: Path) -> Fetched:
+    return fetch(remote, RUN, outputs, final=False, now=True)
+
+
+def test_files_that_a_job_writes_are_fetched_on_demand(
+    remote: RemoteClient, remote_outputs: Path, outputs: Path
+) -> None:
+    write(remote_outputs / "closed", b"c" * 3_000_000, time.time_ns())
+    over = threading.Event()
+
+    def write_log() -> None:
+        with (remote_outputs / "log").open("ab", buffering=0) as log:
+            while not over.wait(0.01):
+                log.write(b"line\n")
+
+    thread = threading.Thread(target=write_log)
+    thread.start()
+    try:
+        found = fetch_now(remote, outputs)
+        assert (found.files, found.changed, found.skipped, found.growing) == (2, 0, (), ("log",))
+        first = (outputs / "log").read_bytes()
+        assert eventually(lambda: (remote_outputs / "log").stat().st_size > len(first))
+        found = fetch_now(remote, outputs)
+        assert (found.received_files, found.changed, found.growing) == (1, 0, ()), "a log that is known to grow"
+    finally:
+        over.set()
+        thread.join()
+    second = (outputs / "log").read_bytes()
+    assert second.startswith(first)
+    assert len(second) > len(first)
+    assert set(second.splitlines()) == {b"line"}
+    assert (outputs / "closed").read_bytes() == b"c" * 3_000_000
+    assert sorted(each.name for each in remote_outputs.parent.iterdir()) == ["outputs"], "no copy is left"
+
+
+def test_half_of_a_new_checkpoint_does_not_replace_the_one_before(
+    local: RemoteClient, remote_outputs: Path, outputs: Path
+) -> None:
+    write(remote_outputs / "model", b"old" * 1000, time.time_ns())
+    assert fetch_now(local, outputs).files == 1
+    with (remote_outputs / "model").open("wb", buffering=0) as file:
+        file.write(b"new" * 500)
+        found = fetch_now(local, outputs)
+        assert (found.changed, found.skipped) == (1, ("model",))
+        assert (outputs / "model").read_bytes() == b"old" * 1000
+        file.write(b"new" * 500)
+    assert fetch_now(local, outputs).skipped == ()
+    assert (outputs / "model").read_bytes() == b"new" * 1000
+
+
+def test_file_that_is_replaced_all_the_time_is_fetched_whole(
+    local: RemoteClient, remote_outputs: Path, outputs: Path
+) -> None:
+    """As with a checkpoint that a job writes under another name and then renames."""
+    over = threading.Event()
+
+    def replace() -> None:
+        number = 0
+        while not over.wait(0.01):
+            number += 1
+            new = remote_outputs / "new"
+            new.write_bytes(b"%d" % (number % 10) * 300_000)
+            new.rename(remote_outputs / "model")
+
+    write(remote_outputs / "model", b"0" * 300_000, time.time_ns())
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        found = fetch_now(local, outputs)
+    finally:
+        over.set()
+        thread.join()
+    content = (outputs / "model").read_bytes()
+    assert (len(content), len(set(content))) == (300_000, 1), found
 
 
 def test_fetched_files_are_never_removed(local: RemoteClient, remote_outputs: Path, outputs: Path) -> None:

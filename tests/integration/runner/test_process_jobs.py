@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.models.outputs import STDERR, STDOUT, Frame
+from gpuinfra.models.run import STDERR, STDOUT, Frame
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import ConnectError, JobError
+from gpuinfra.runner.job import JobEnd, Position, StopReason
 from gpuinfra.runner.job_spec import Gpus, StartRequest
-from gpuinfra.runner.jobs.job import JobEnd, Position, StopReason
-from gpuinfra.runner.jobs.log import LogFile
-from gpuinfra.runner.jobs.process import ProcessJob, start_process
-from gpuinfra.runner.jobs.remote_runs import forget_run, read_state, read_usage
+from gpuinfra.runner.log import LogFile
+from gpuinfra.runner.process import ProcessJob, start_process
+from gpuinfra.runner.remote_runs import forget_run, read_state, read_usage, start_recorder
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing
 
@@ -94,6 +94,26 @@ def test_repeated_start_runs_the_job_once(remote: RemoteClient) -> None:
     start = request("sh", "-c", "echo once")
     read_frames(start_process(remote, start))
     assert text(read_frames(start_process(remote, start)), STDOUT) == b"once\n"
+
+
+def test_job_is_not_started_in_a_copy_that_another_run_got(local: RemoteClient, runs: Path) -> None:
+    """The client may have been away for long between the upload and the start, on a computer that slept."""
+    slot = runs.parent / "projects/project/slot-1"
+    for folder in (slot, runs / RUN):
+        folder.mkdir(parents=True)
+    (runs / RUN / "slot").write_text("project/slot-1")
+    (slot / "holder").write_text("another")
+    for start in (
+        lambda: start_process(local, request("touch", str(slot / "started"))),
+        lambda: start_recorder(local, RUN, "container"),
+    ):
+        with pytest.raises(JobError, match="another run") as refused:
+            start()
+        assert refused.value.code == Code.UPLOAD_FAILED
+    assert not (slot / "started").exists()
+    (slot / "holder").write_text(RUN)
+    read_frames(start_process(local, request("touch", str(slot / "started"))))
+    assert (slot / "started").exists()
 
 
 def test_exit_code_contains_the_signal_that_ended_the_job(local: RemoteClient) -> None:
@@ -294,15 +314,6 @@ def test_remove_keeps_outputs_and_forget_run_deletes_them(remote: RemoteClient, 
     job.remove()
 
 
-def test_outputs_of_a_job_that_replaced_the_link_are_kept(local: RemoteClient, home: Path, runs: Path) -> None:
-    tree = home / ".gpuinfra" / "projects" / "p" / "slot-1" / "tree"
-    tree.mkdir(parents=True)
-    (tree / "outputs").symlink_to(runs / RUN / "outputs")
-    command = "rm -rf outputs && mkdir outputs && echo 1 > outputs/model"
-    read_frames(start_process(local, request("sh", "-c", command, folder=str(tree))))
-    assert (runs / RUN / "outputs" / "model").read_text() == "1\n"
-
-
 def test_gpu_is_sampled_while_the_job_runs(
     local: RemoteClient, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,8 +360,10 @@ def small_home(home: Path) -> Iterator[Path]:
 def test_full_disk_loses_output_but_not_the_job(small_home: Path, local: RemoteClient) -> None:
     """The job prints more than fits, then frees space and prints more."""
     program = (
-        "import os, sys\n"
+        "import fcntl, os, struct, sys, termios, time\n"
         "for n in range(40): os.write(1, b'x' * 50_000)\n"
+        # Until the supervisor has read all of it.
+        "while struct.unpack('i', fcntl.ioctl(1, termios.FIONREAD, bytes(4)))[0]: time.sleep(0.01)\n"
         "os.unlink(os.environ['HOME'] + '/ballast')\n"
         "os.write(1, b'after\\n')\n"
         "sys.exit(3)\n"

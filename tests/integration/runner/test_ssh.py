@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.known_hosts import HostKey
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import (
     Broken,

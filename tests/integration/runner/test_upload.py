@@ -19,8 +19,8 @@ from gpuinfra.models.target import Target
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection, SshProcess
 from gpuinfra.runner.errors import ConnectError, RemoteError
-from gpuinfra.runner.upload.send import Uploaded, upload
-from gpuinfra.runner.upload.walk import read_tree
+from gpuinfra.runner.project_tree import read_tree
+from gpuinfra.runner.upload import Uploaded, upload
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing, program
 from tests.upload_help import RecordedProgress
@@ -52,7 +52,7 @@ class Machine:
             with self.remote() as own:
                 return self.send(run, own, **options)
         tree = read_tree(self.project, self.state, self.progress)
-        return upload(remote, tree, project="key", run=run, progress=self.progress, **{"outputs": "link", **options})
+        return upload(remote, tree, project="key", run=run, progress=self.progress, **options)
 
     def write(self, path: str, content: bytes = b"x", mode: int = 0o644) -> Path:
         file = self.project / path
@@ -107,7 +107,6 @@ def test_project_arrives_unchanged(machine: Machine) -> None:
     assert content_of(Path(done.tree)) == content_of(machine.project)
     assert done.slot == "slot-1"
     assert done.tree == str(machine.home / ".gpuinfra/projects/key/slot-1/tree")
-    assert done.outputs == str(machine.home / ".gpuinfra/runs/run-1/outputs")
     assert done.sent_files == 7
     assert done.sent_bytes == 3 * MEGABYTE + 7 + sum(map(len, ("print(1)\n", "dash", "odd", "twice", "x", "bytes")))
     assert machine.progress.amounts[-1] == ("upload", done.sent_bytes, done.sent_bytes)
@@ -185,31 +184,25 @@ def test_changes_of_a_job_in_the_tree_are_undone(machine: Machine) -> None:
     assert again.sent_files == 0
 
 
-def test_outputs_are_a_link_or_a_mount_point(machine: Machine) -> None:
+@pytest.mark.parametrize("folders", [("saved",), ()])
+def test_folders_for_outputs_are_empty_and_those_of_the_run_before_are_kept(
+    machine: Machine, folders: tuple[str, ...]
+) -> None:
     machine.write("a")
-    done = machine.send("one", outputs="link")
-    place = Path(done.tree) / "outputs"
-    assert place.readlink() == Path(done.outputs)
-    (place / "model").write_text("kept")
-    machine.send("one", outputs="mount")
-    assert place.is_dir()
-    assert not place.is_symlink()
-    assert not list(place.iterdir())
-    assert (machine.home / ".gpuinfra/runs/one/outputs/model").read_text() == "kept"
-
-
-def test_outputs_are_kept_when_a_job_replaced_the_link(machine: Machine) -> None:
-    machine.write("a")
-    done = machine.send("one")
-    place = Path(done.tree) / "outputs"
-    place.unlink()
-    place.mkdir()
-    (place / "model").write_text("kept")
-    (machine.home / ".gpuinfra/runs/one/state.json").write_text('{"ended": 1}')
-    again = machine.send("two")
+    done = machine.send("one", more_outputs=("saved",))
+    tree, own = Path(done.tree), machine.home / ".gpuinfra/runs/one"
+    (tree / "outputs/model").write_text("kept")
+    shutil.rmtree(tree / "saved")
+    (tree / "saved").mkdir()
+    (tree / "saved/step").write_text("kept too")
+    (own / "state.json").write_text('{"ended": 1}')
+    again = machine.send("two", more_outputs=folders)
     assert again.slot == done.slot
-    assert (machine.home / ".gpuinfra/runs/one/outputs/model").read_text() == "kept"
-    assert place.readlink() == Path(again.outputs)
+    assert (own / "outputs/model").read_text() == "kept"
+    assert (own / "outputs/saved/step").read_text() == "kept too"
+    assert not list((tree / "outputs").iterdir())
+    assert (tree / "saved").exists() == bool(folders)
+    assert machine.send("two").sent_files == 0, "the folders are not part of the project's copy"
 
 
 def test_second_run_gets_a_copy_without_upload(machine: Machine) -> None:
@@ -302,9 +295,7 @@ def test_new_upload_of_a_run_replaces_a_hanging_one(machine: Machine) -> None:
         tree = read_tree(machine.project, None, RecordedProgress())
         with (
             contextlib.suppress(ConnectError, RemoteError),
-            hanging.call(
-                "tree-put", {"project": "key", "run": "run-1", "outputs": "link", "digest": tree.digest}
-            ) as call,
+            hanging.call("tree-put", {"project": "key", "run": "run-1", "digest": tree.digest}) as call,
         ):
             call.receive_json()
             done = machine.send("run-1")  # while the other call hangs
@@ -322,12 +313,12 @@ def test_file_that_changes_before_it_is_sent_is_read_again(machine: Machine) -> 
     machine.write("shrinks", b"short")
     (machine.project / "goes").unlink()
     with machine.remote() as remote:
-        done = upload(remote, tree, project="key", run="run", outputs="link", progress=RecordedProgress())
+        done = upload(remote, tree, project="key", run="run", progress=RecordedProgress())
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
 def test_text_is_compressed_on_a_slow_link(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuinfra.runner.upload.compression.NEAR_SECONDS", 0.0)  # every machine counts as distant
+    monkeypatch.setattr("gpuinfra.runner.content.NEAR_SECONDS", 0.0)  # every machine counts as distant
     machine.write("text", b"".join(b"%d: a line of text\n" % number for number in range(100_000)))
     machine.write("noise", os.urandom(MEGABYTE))
     sent = record_sent_sizes(monkeypatch)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.upload.walk import read_tree
+from gpuinfra.runner.project_tree import read_tree
 from tests.real import program
 from tests.upload_help import RecordedProgress
 

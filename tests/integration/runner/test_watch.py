@@ -15,8 +15,8 @@ import pytest
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.runner.jobs.remote_runs import forget_run, keep_run, parse_job_end, read_state, read_usage, start_watcher
+from gpuinfra.runner.job import StopReason
+from gpuinfra.runner.remote_runs import forget_run, keep_run, parse_job_end, read_state, read_usage, start_watcher
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.agent import AgentState, parse_agent_state
-from gpuinfra.provision.lifecycle.terms import Terms, terms_to_tag
-from gpuinfra.provision.login.cloud_init import LARGEST, agent_unit, custom_data
-from gpuinfra.provision.login.keys import new_host_key
+from gpuinfra.models.machine import AgentState, parse_agent_state
+from gpuinfra.provision.lease import Terms, terms_to_tag
+from gpuinfra.provision.login import new_host_key
+from gpuinfra.provision.resources.cloud_init import LARGEST, agent_unit, custom_data
 from tests.integration.sandbox.machine_help import Place, profile
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 from tests.integration.sandbox.services.test_identity import Roles

@@ -74,6 +74,11 @@ def test_az_creates_uses_and_deletes_a_vm(az: Az, cloud: Sandbox, tmp_path: Path
     (billed,) = [each for each in cloud.control("GET", "bill")["machines"] if each["name"] == "dsvm"]
     assert [state["state"] for state in billed["timeline"]][-1] == "stopped"
     az("vm", "auto-shutdown", *machine, "--off")
+    of_vm = ("-g", "az-life", "--resource-type", "Microsoft.Compute/virtualMachines", "--resource", "dsvm")
+    lock = az("lock", "create", "-n", "keep", "--lock-type", "ReadOnly", *of_vm)
+    assert [each["id"] for each in az("lock", "list", "-g", "az-life")] == [lock["id"]]
+    az("vm", "deallocate", *machine, fails="ScopeLocked")
+    az("lock", "delete", "--ids", lock["id"])
     az("vm", "delete", *machine, "--yes")
     az("vm", "show", *machine, fails="ResourceNotFound")
     az("group", "delete", "-n", "az-life", "--yes")

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 
 from gpuinfra.scheduling.rendering import Scheduler, render
+from tests.real import program
 from tests.schedule_help import order
 
 PLAN = "  + machine   my-dsvm   Standard_NC4as_T4_v3\n\nPlan: 1 to add, 0 to change, 0 to replace, 0 to destroy.\n"
@@ -44,7 +45,10 @@ else:
 def steps(scheduler: Scheduler, job: str) -> list[dict[str, Any]]:
     (file,) = render(scheduler, order(program=("gpuinfra",)))
     jobs = yaml.safe_load(file.text)["jobs"]
-    found = jobs[job] if isinstance(jobs, dict) else next(each for each in jobs if each["job"] == job)
+    if isinstance(jobs, list):
+        # Each job is below a condition.
+        jobs = {each["job"]: each for choice in jobs for each in next(iter(choice.values()))}
+    found = jobs[job]
     return list(found["steps"])
 
 
@@ -219,3 +223,133 @@ def test_pull_request_of_a_fork_is_validated_without_a_login() -> None:
         for step in found:
             logs_in = "azure/login" in step.get("uses", "") or "azureSubscription" in step.get("inputs", {})
             assert step in kept or not logs_in, step
+
+
+# Failed runs and receipts
+
+ISSUES_GH = """
+import json, pathlib, sys
+words, store = sys.argv[1:], pathlib.Path(__file__).parent / "issue"
+if "--method" not in words:
+    assert words[1] == "repos/me/it/issues?state=open&labels=gpuinfra-reap", words
+    print("7" if store.exists() else "")
+elif "state=closed" in words:
+    assert words[words.index("--method") + 1] == "PATCH" and words[4] == "repos/me/it/issues/7", words
+    store.unlink()
+else:
+    assert ("PATCH" in words) == store.exists(), words
+    store.write_text(next(word for word in words if word.startswith("body=")))
+"""
+
+
+def reap_in_ci(tools: Path, scheduler: Scheduler, answer: str, code: int) -> tuple[int, str]:
+    """Run the reap step as CI does, and return its exit code and what it says to CI."""
+    program("jq", "jq")
+    script = named(steps(scheduler, "reap"), "Switch off what is past its lease")
+    (tools / "git").write_text("#!/bin/sh\n")
+    (tools / "git").chmod(0o755)
+    (tools.parent / "plan").write_text(answer)
+    output = tools.parent / "output"
+    output.write_text("")
+    text = script.get("run") or script["inputs"]["inlineScript"]
+    done = bash(text, tools, GITHUB_OUTPUT=str(output), GITHUB_REF_NAME="main", PLAN_CODE=str(code))
+    assert answer in done.stdout
+    return done.returncode, output.read_text() + done.stdout.replace(answer, "")
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES])
+@pytest.mark.parametrize(
+    ("answer", "code", "kept"),
+    [
+        ('{"stopped": [{"name": "a"}], "deleted": []}', 4, True),
+        ('{"stopped": [], "deleted": [{"name": "a"}]}', 0, True),
+        ('{"stopped": [], "deleted": []}', 0, False),
+        ('{"diagnostics": []}', 1, False),
+        ("no JSON", 1, False),
+    ],
+)
+def test_run_keeps_its_exit_code_and_receipts(
+    tools: Path, scheduler: Scheduler, answer: str, code: int, *, kept: bool
+) -> None:
+    found, said = reap_in_ci(tools, scheduler, answer, code)
+    assert found == code
+    assert ("true" in said) is kept
+
+
+def test_failed_run_has_one_open_issue_until_one_succeeds(tools: Path) -> None:
+    (tools / "gh.py").write_text(ISSUES_GH)
+    script = named(steps(Scheduler.GITHUB_ACTIONS, "reap"), "Report a failure in an issue")["run"]
+    for status, is_open in (("success", False), ("failure", True), ("cancelled", True), ("success", False)):
+        done = bash(script, tools, GITHUB_REPOSITORY="me/it", STATUS=status, RUN="https://run")
+        assert done.returncode == 0, done.stderr
+        assert (tools / "issue").exists() is is_open
+        if is_open:
+            assert f"({status})" in (tools / "issue").read_text()
+            assert "https://run" in (tools / "issue").read_text()
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES])
+@pytest.mark.parametrize("job", ["reap", "plan"])
+def test_job_has_the_history_of_the_specs(scheduler: Scheduler, job: str) -> None:
+    checkout = steps(scheduler, job)[0]
+    depth = checkout.get("fetchDepth", (checkout.get("with") or {}).get("fetch-depth"))
+    assert str(depth) == "0", "otherwise it does not know which specs were removed"
+
+
+def test_pull_request_needs_an_identity_of_its_own(tools: Path) -> None:
+    script = named(steps(Scheduler.GITHUB_ACTIONS, "plan"), "Check that plans have an identity that only reads")["run"]
+    for reader, code in (("", 1), ("writer", 1), ("reader", 0)):
+        done = bash(script, tools, READER=reader, WRITER="writer")
+        assert done.returncode == code
+        assert ("AZURE_PLAN_CLIENT_ID" in done.stdout) == bool(code)
+    for scheduler, reading, writing in (
+        (Scheduler.GITHUB_ACTIONS, "vars.AZURE_PLAN_CLIENT_ID", "vars.AZURE_CLIENT_ID"),
+        (Scheduler.AZURE_PIPELINES, '"gpuinfra-plan"', '"gpuinfra"'),
+    ):
+        logins = [
+            str(
+                (step.get("with") or {}).get("client-id")
+                or json.dumps((step.get("inputs") or {}).get("azureSubscription"))
+            )
+            for job in ("reap", "plan")
+            for step in steps(scheduler, job)
+            if "login" in str(step.get("uses")) or "azureSubscription" in (step.get("inputs") or {})
+        ]
+        assert len(logins) == 2
+        assert writing in logins[0]
+        assert reading in logins[1]
+        assert writing not in logins[1]
+
+
+class Posted(BaseHTTPRequestHandler):
+    """A webhook."""
+
+    bodies: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        self.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_failed_pipeline_calls_the_webhook(tools: Path) -> None:
+    for tool in ("jq", "curl"):
+        program(tool, tool)
+    script = named(steps(Scheduler.AZURE_PIPELINES, "reap"), "Report a failure")["script"]
+    assert "type=warning" in bash(script, tools, RUN="https://run").stdout
+    Posted.bodies.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Posted)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        done = bash(script, tools, RUN="https://run", GPUINFRA_WEBHOOK=url)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert done.returncode == 0, done.stderr
+    assert "https://run" in Posted.bodies[0]["text"]

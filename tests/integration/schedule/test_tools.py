@@ -129,7 +129,7 @@ def rendered_scripts() -> list[tuple[str, str]]:
 def test_shellcheck_accepts_every_script(tmp_path: Path) -> None:
     checker = program("shellcheck", "shellcheck")
     scripts = rendered_scripts()
-    assert len(scripts) == 15
+    assert len(scripts) == 18
     for number, (shell, script) in enumerate(scripts):
         (tmp_path / f"{number}.{shell}").write_text(f"#!/bin/{shell}\n{script}\n")
     # The environment file does not exist, and a `$` in the name of a folder is intended.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.apply import UNREACHABLE_SECONDS, PlanExecution
 from gpuinfra.provision.errors import CloudError, Fault

@@ -1,17 +1,18 @@
 """Deallocating and deleting, and the verification of both."""
 
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
+from gpuinfra.models.plan import Kind
 from gpuinfra.models.receipt import OffProof, Receipt, Residue
-from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
+from gpuinfra.provision.market import address_per_month, disk_per_month
 from tests.unit.provision_help import (
     BUSY,
     DENIED,
@@ -42,6 +43,19 @@ def lines(work: Teardown) -> list[str]:
 
 
 # Off
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(60, True), (-1, False)])
+def test_outputs_count_as_fetched_only_if_the_machine_refused_jobs_until_it_was_off(
+    seconds: int, *, counts: bool
+) -> None:
+    cloud = made()
+    state = {"diskState": "Reserved", "LastOwnershipUpdateTime": "2026-11-16T12:00:00+00:00"}
+    cloud.body(Kind.DISK)["properties"].update(state)
+    work = teardown(cloud)
+    work.closed_until = time.time() + seconds
+    assert work.deallocate().is_proof
+    assert (tags.EMPTY_SINCE in cloud.body(Kind.DISK)["tags"]) is counts
 
 
 def test_group_is_kept_when_a_resource_was_added_meanwhile() -> None:
@@ -75,6 +89,9 @@ def test_running_machine_is_deallocated_and_verified() -> None:
         billed_to=NOW + timedelta(hours=3),
         price_per_hour=0.5,
         residue=(Residue("disk", "my-dsvm-disk", 19.20), Residue("public-ip", "my-dsvm-ip", 3.65)),
+        principal="principal-1",
+        disk_per_month=19.20,
+        address_per_month=3.65,
         simulated=True,
     )
     assert receipt.is_proof
@@ -158,6 +175,20 @@ def test_deallocation_is_retried_for_long(error: CloudError) -> None:
     cloud = made()
     cloud.fail("deallocate", error, times=30)
     assert teardown(cloud).deallocate().is_proof
+
+
+@pytest.mark.parametrize(("seconds", "granted"), [(60.0, [60.0, 30.0]), (3600.0, [3600.0])])
+def test_only_looks_may_take_longer_than_the_deadline(
+    seconds: float, granted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = made()
+    grants: list[float] = []
+    monkeypatch.setattr(cloud, "grant", grants.append)
+    cloud.fail("deallocate", UNREACHABLE, times=-1)
+    receipt = teardown(cloud, seconds=seconds).deallocate()
+    assert (receipt.verified, receipt.left != ()) == (None, True)
+    assert grants == granted
+    assert cloud.time.seconds <= seconds
 
 
 def test_refused_deallocation_is_reported_and_proves_nothing() -> None:

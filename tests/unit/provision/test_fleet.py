@@ -10,14 +10,14 @@ import pytest
 
 from gpuinfra.diagnostics import Span
 from gpuinfra.models.machine import Machine, ScheduledChange
-from gpuinfra.models.offer import Rate
+from gpuinfra.models.sizes import Rate
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.fleet import list_machines
 from gpuinfra.provision.fleet import machines, sizes
-from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market import Prices
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday
 SIZE = "Standard_NC4as_T4_v3"

@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.agent import AgentState
 from gpuinfra.models.health import CheckStatus, HealthCheck
-from gpuinfra.models.resource import Kind
-from gpuinfra.provision import tags
+from gpuinfra.models.machine import AgentState
+from gpuinfra.models.plan import Kind
+from gpuinfra.provision import agent_role, tags
+from gpuinfra.provision import health as account
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.health import subscription as account
-from gpuinfra.provision.health.machine import HealthFacts, examine
-from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
-from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Grant, Permissions
-from gpuinfra.provision.market.preflight import ACTIONS
-from gpuinfra.provision.market.price_list import DATE
+from gpuinfra.provision.health import HealthFacts, examine
+from gpuinfra.provision.market import DATE, UNKNOWN_PERMISSIONS, Grant, Permissions
 from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.preflight import ACTIONS
 from tests.unit.provision_help import GROUP, NAME, NOW, SUBSCRIPTION, made, ref
 
 ALL = Permissions((Grant(("*",)),))
@@ -73,7 +71,7 @@ def tagged(**marks: str) -> HealthFacts:
 
 def test_healthy_machine_passes_every_check() -> None:
     checks = examine(facts())
-    names = ["state", "lease", "agent", "role", "schedule", "protection", "rights"]
+    names = ["state", "lease", "agent", "role", "schedule", "network", "protection", "rights"]
     assert [(check.name, check.verdict) for check in checks] == [(name, CheckStatus.OK) for name in names]
     assert all(check.fix is None and not check.commands for check in checks)
 
@@ -82,7 +80,7 @@ def test_deallocated_machine_needs_no_lease() -> None:
     cloud = made()
     cloud.set_power("deallocated")
     given = facts(machine=ObservedResource(ref(Kind.VM), cloud.body(Kind.VM)), agent=None, now=NOW + timedelta(days=9))
-    assert [check.name for check in examine(given)] == ["state", "role", "protection", "rights"]
+    assert [check.name for check in examine(given)] == ["state", "role", "network", "protection", "rights"]
     assert {check.verdict for check in examine(given)} == {CheckStatus.OK}
 
 

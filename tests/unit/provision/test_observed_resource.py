@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.plan import Kind, Ref
 from gpuinfra.provision.observed_resource import ObservedResource, vm_id_without_older_disk
 
 DISKS = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks"

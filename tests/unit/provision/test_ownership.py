@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.plan import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.attachments import attached_by_others, detaching_update, dissociating_update
-from gpuinfra.provision.names import machine_key
 from gpuinfra.provision.observed import Observed, is_deletable
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import LEFT_ALONE, Owner, misfit, owner_of, partition
+from gpuinfra.provision.remove import attached_by_others, detaching_update, dissociating_update
 from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.tags import machine_key
 from tests.unit.provision_help import plan_input, spec
 
 GROUP, NAME = "bobs-group", "bob"

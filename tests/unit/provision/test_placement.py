@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.plan import Candidate
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Candidate, Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.placement import present_place
 from tests.unit.provision_help import GROUP, LARGE, NAME, SMALL, FakeCloud, made, spec

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.models.base import parse_money
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.plan import Action, Candidate, Price
-from gpuinfra.models.quantities import parse_money
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Action, Candidate, Kind, Price
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.lease import decide
-from gpuinfra.provision.lifecycle.terms import terms_of
-from gpuinfra.provision.plan import make_plan
+from gpuinfra.provision.lease import decide, terms_of
+from gpuinfra.provision.plan import EachGroupOnce, make_plan
 from tests.unit.provision_help import (
     ALLOCATION,
     GROUP,
@@ -299,6 +297,49 @@ def test_machine_that_is_off_is_started(power: str) -> None:
     assert plan.wants_running
 
 
+@pytest.mark.parametrize(
+    ("power", "state", "wanted", "price", "differs"),
+    [
+        ("deallocated", "Succeeded", spec(), None, False),
+        ("deallocating", "Succeeded", spec(), None, False),
+        ("deallocated", "Succeeded", spec(lifecycle={"max_cost": parse_money("2 USD")}), 0.7, False),
+        ("deallocated", "Succeeded", spec(lifecycle={"max_cost": parse_money("1 USD")}), 0.7, True),
+        ("deallocated", "Succeeded", spec(tags={"project": "mnist"}), None, True),
+        ("deallocated", "Succeeded", spec(sizes=(LARGE,)), None, True),
+        ("deallocated", "Failed", spec(), None, True),
+        ("stopped", "Succeeded", spec(), None, True),
+        ("unknown", "Succeeded", spec(), None, True),
+    ],
+)
+def test_only_being_off_as_designed_is_not_a_difference(
+    power: str, state: str, wanted: Spec, price: float | None, *, differs: bool
+) -> None:
+    made_for = spec(lifecycle={"max_cost": parse_money("2 USD")}) if wanted.lifecycle.max_cost else spec()
+    cloud = made(made_for, price_per_hour=0.5 if price else None)
+    cloud.set_power(power)
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = state
+    cloud.moment = NOW + timedelta(hours=10)
+    plan = planned(cloud, wanted, price_per_hour=price)
+    assert (plan.power_state, plan.differs, plan.is_empty) == (power, differs, False)
+
+
+@pytest.mark.parametrize("kind", [Kind.NSG, Kind.SHUTDOWN_SCHEDULE])
+def test_missing_part_of_a_machine_that_is_off_is_a_difference(kind: Kind) -> None:
+    cloud = made()
+    cloud.set_power("deallocated")
+    cloud.remove(kind)
+    assert planned(cloud).differs
+
+
+@pytest.mark.parametrize(("after_run", "differs"), [("delete", False), ("deallocate", True), ("keep", True)])
+def test_absent_machine_is_as_designed_if_it_is_deleted_after_each_run(after_run: str, *, differs: bool) -> None:
+    wanted = spec(lifecycle={"after_run": after_run})
+    assert planned(FakeCloud(), wanted).differs is differs
+    left = FakeCloud()
+    left.add(Kind.DISK, {"tags": {tags.NAME: NAME}})
+    assert planned(left, wanted).differs
+
+
 @pytest.mark.parametrize("power", ["running", "starting"])
 def test_running_machine_is_not_changed(power: str) -> None:
     cloud = made()
@@ -498,8 +539,30 @@ def test_plan_has_the_price() -> None:
     observed = FakeCloud().observe(NAME, GROUP)
     plan = make_plan(plan_input(lease=lease_of()), observed, price)
     assert plan.price == price
-    expected = {"perHourUsd": 0.5, "listOf": None, "residuePerMonthUsd": pytest.approx(22.85)}
+    expected = {"perHourUsd": 0.5, "listOf": None, "residuePerMonthUsd": pytest.approx(22.85), "worstCaseUsd": 2.0}
     assert plan.as_json()["price"] == expected
+
+
+def test_shared_group_is_added_once() -> None:
+    plans = [planned(FakeCloud(), spec(name=name, resource_group="team")) for name in ("a", "b")]
+    each_once = EachGroupOnce()
+    one, two = map(each_once, plans)
+    assert [each_once(plan) for plan in plans] == [one, two], "the order of the first calls counts"
+    assert words(one)[0] == "add resource-group"
+    assert words(two)[0] == "add nsg"
+    assert two.notes == ("group team is added with a",)
+    assert [plan.notes for plan in map(EachGroupOnce(), [planned(FakeCloud()), planned(made())])] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("price", "power", "count"), [(0.3, "deallocated", 1), (0.2, "deallocated", 0), (0.3, "running", 0)]
+)
+def test_spot_price_above_the_limit_is_noted_for_a_machine_that_is_off(price: float, power: str, count: int) -> None:
+    wanted = spec(priority="spot", spot={"max_price": 0.2})
+    cloud = made(wanted)
+    cloud.set_power(power)
+    notes = [note for note in planned(cloud, wanted, price_per_hour=price).notes if "spot.maxPrice: 0.2" in note]
+    assert len(notes) == count
 
 
 def test_plan_as_json_has_no_bodies_and_no_secret() -> None:

@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.models.base import parse_duration
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.quantities import parse_duration
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.plan import Kind
+from gpuinfra.models.stay import Purpose, Reason, Stay
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
-from gpuinfra.provision.renew import Renewed, renew, renewal
+from gpuinfra.provision.agent_role import AgentRole, RoleState, principal_of
+from gpuinfra.provision.lease import decide
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.purpose import purpose_of
+from gpuinfra.provision.renew import Renewed, hold, renew, renewal
 from tests.unit.provision_help import (
     BUSY,
     DENIED,
@@ -317,3 +321,77 @@ def test_extension_ends_at_most_thirty_days_from_now(days: int, is_allowed: bool
         return
     with pytest.raises(Problem, match="lease too long"):
         renewal(MARKS, NOW, extend=timedelta(days=days))
+
+
+# A look at a failed job
+
+
+def hold_for(cloud: FakeCloud, minutes: int = 30) -> Stay | None:
+    return hold(cloud, NAME, GROUP, "r1", timedelta(minutes=minutes), cloud.time.deadline(600))
+
+
+@pytest.mark.parametrize(("minutes", "until", "daily"), [(30, "11:30", "1205"), (90, "12:30", "1305")])
+def test_hold_sets_the_end_of_lease_and_schedule(minutes: int, until: str, daily: str) -> None:
+    cloud = machine()
+    cloud.body(Kind.VM)["tags"][tags.HOURS] = OPEN[tags.HOURS]  # hours do not extend it
+    stay = hold_for(cloud, minutes)
+    assert stay is not None
+    assert (stay.until, stay.latest, stay.is_ended) == (today(until), today(until) + timedelta(minutes=35), True)
+    assert shown(cloud) == (f"2026-11-16T{until}:00Z", daily, "Enabled")
+    assert cloud.body(Kind.VM)["tags"][tags.ON_FOR] == f"failed-job r1 2026-11-16T{until}:00Z"
+    assert cloud.body(Kind.VM)["tags"]["owner"] == "alice"
+
+
+def test_hold_never_exceeds_the_cost_cap() -> None:
+    cloud = machine()
+    cloud.body(Kind.VM)["tags"][tags.TERMS] = "lease=4h idle=20m cap=3h10m"
+    stay = hold_for(cloud)
+    assert stay is not None
+    assert stay.until == today("11:10")
+    cloud.moment = today("11:10")
+    before = list(cloud.writes)
+    assert hold_for(cloud) is None
+    assert cloud.writes == before
+
+
+@pytest.mark.parametrize(("has_schedule", "has_agent"), [(True, False), (False, True), (False, False)])
+def test_hold_needs_something_in_azure_that_ends_it(has_schedule: bool, has_agent: bool) -> None:
+    cloud = machine()
+    cloud.allowed = [principal_of(ObservedResource(ref(Kind.VM), cloud.body(Kind.VM)))] if has_agent else []
+    if not has_schedule:
+        cloud.remove(Kind.SHUTDOWN_SCHEDULE)
+        cloud.fail(f"put {ref(Kind.SHUTDOWN_SCHEDULE)}", DENIED, times=9)
+    before = cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL]
+    stay = hold_for(cloud)
+    assert (stay is not None) == (has_schedule or has_agent)
+    if stay is None:
+        assert cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] == before
+        return
+    assert (stay.has_agent, stay.backstop is not None) == (has_agent, has_schedule)
+    assert stay.latest == today("11:30") + (timedelta(minutes=35) if has_schedule else timedelta())
+
+
+def test_extension_makes_a_look_longer_and_a_renewal_ends_it() -> None:
+    cloud = machine()
+    hold_for(cloud)
+    renew_lease(cloud, extend=HOUR)
+    assert cloud.body(Kind.VM)["tags"][tags.ON_FOR] == "failed-job r1 2026-11-16T12:30:00Z"
+    assert purpose_of(cloud.body(Kind.VM)["tags"]) == Purpose(Reason.FAILED_JOB, "r1")
+    # A client that follows another job renews the lease: after that job the usual rules apply.
+    renew_lease(cloud)
+    assert purpose_of(cloud.body(Kind.VM)["tags"]) is None
+
+
+def test_up_gives_a_machine_that_is_held_a_whole_lease() -> None:
+    cloud = machine()
+    hold_for(cloud)
+    part = ObservedResource(ref(Kind.VM), cloud.body(Kind.VM))
+    assert decide(spec(), part, cloud.moment).until == cloud.moment + 4 * HOUR
+
+
+def test_renewal_for_a_detached_job_says_what_the_machine_is_on_for() -> None:
+    cloud = machine()
+    purpose = Purpose(Reason.JOB, "r2")
+    until = today("11:30")
+    assert renew_lease(cloud, to=until, purpose=purpose).changed is False
+    assert purpose_of(cloud.body(Kind.VM)["tags"]) == purpose

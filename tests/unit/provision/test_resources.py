@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.base import parse_money
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.plan import Difference
-from gpuinfra.models.quantities import parse_money
-from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
+from gpuinfra.models.plan import ARM_TYPES, Difference, Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.terms import Terms
-from gpuinfra.provision.login.keys import new_host_key
-from gpuinfra.provision.market.port import ImagePlan
+from gpuinfra.provision.lease import Terms
+from gpuinfra.provision.login import new_host_key
+from gpuinfra.provision.market import ImagePlan
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources import (
     MODULES,
@@ -463,3 +462,52 @@ def test_schedule_of_another_machine_is_a_difference() -> None:
     part = found(Kind.SHUTDOWN_SCHEDULE)
     part.body["properties"]["targetResourceId"] = plan_input().ref(Kind.VM).id(SUBSCRIPTION) + "-other"
     assert differences(Kind.SHUTDOWN_SCHEDULE, part)
+
+
+# The tag on a disk whose outputs were fetched
+
+OFF_AT = "2026-11-16T12:00:00.1234567+00:00"
+
+
+def off_disk(tag: str = OFF_AT, changed: str = OFF_AT, state: str = "Reserved") -> ObservedResource:
+    part = found(Kind.DISK)
+    properties = {**part.properties, "diskState": state, "LastOwnershipUpdateTime": changed}
+    return ObservedResource(part.ref, {**part.body, "properties": properties, "tags": {tags.EMPTY_SINCE: tag}})
+
+
+def off_machine(power: str = "deallocated", on_since: str = "2026-11-16T08:00:00Z") -> ObservedResource:
+    part = found(Kind.VM)
+    view = {"instanceView": {"statuses": [{"code": f"PowerState/{power}"}]}}
+    body = {**part.body, "properties": {**part.properties, **view}, "tags": {tags.ON_SINCE: on_since}}
+    return ObservedResource(part.ref, body)
+
+
+def test_tag_counts_for_the_time_off_in_which_it_was_written() -> None:
+    update = disk.fetched_update(off_disk(tag=""))
+    assert update is not None
+    assert update.body == {"tags": {tags.EMPTY_SINCE: OFF_AT}}
+    assert disk.is_fetched(off_disk(), off_machine())
+
+
+@pytest.mark.parametrize(
+    ("part", "machine"),
+    [
+        (off_disk(tag=""), off_machine()),
+        (off_disk(changed="2026-11-17T12:00:00+00:00"), off_machine()),
+        (off_disk(tag="2190-01-01T00:00:00Z"), off_machine()),
+        (off_disk(tag="", changed=""), off_machine()),
+        (off_disk(tag="now", changed="now"), off_machine()),
+        (off_disk(state="Attached"), off_machine()),
+        (off_disk(), off_machine(power="running")),
+        (off_disk(), off_machine(power="stopped")),
+        (off_disk(), off_machine(on_since="2026-11-16T13:00:00Z")),
+        (off_disk(), ObservedResource(off_machine().ref, {"tags": {}, "properties": {}})),
+    ],
+)
+def test_stale_or_forged_tag_does_not_count(part: ObservedResource, machine: ObservedResource) -> None:
+    assert not disk.is_fetched(part, machine)
+
+
+@pytest.mark.parametrize("part", [off_disk(state="Attached"), off_disk(changed="")])
+def test_disk_of_a_machine_that_is_on_is_not_tagged(part: ObservedResource) -> None:
+    assert disk.fetched_update(part) is None

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.offer import Rate
-from gpuinfra.models.plan import Plan
-from gpuinfra.models.quantities import parse_money
-from gpuinfra.models.resource import Kind
+from gpuinfra.models.base import parse_money
+from gpuinfra.models.plan import Kind, Plan
+from gpuinfra.models.sizes import Rate
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
-from gpuinfra.provision.market.port import ImagePlan, Prices
+from gpuinfra.provision.market import ImagePlan, Prices
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.up import Provisioner, UpHooks, UpOutcome
 from tests.unit.provision_help import (
@@ -363,7 +362,8 @@ def test_failed_rollback_is_reported_with_its_cause() -> None:
     cause, left = problem(provisioner(cloud), Exit.LEFT_BEHIND)
     assert (cause.code, left.code) == (Code.NO_CAPACITY, Code.NOT_ALLOWED)
     assert "deleting vm my-dsvm after AllocationFailed" in (left.note or "")
-    assert "it may be billed" in (left.note or "")
+    assert "vm my-dsvm is off; what remains may be billed" in (left.note or "")
+    assert "deallocate vm my-dsvm" in cloud.calls
 
 
 def test_rollback_keeps_resources_that_another_up_uses() -> None:
@@ -384,13 +384,24 @@ def test_rollback_waits_for_a_lost_connection() -> None:
     assert cloud.parts == {}
 
 
-def test_rollback_without_a_connection_reports_possible_billing() -> None:
+def test_rollback_that_cannot_look_switches_the_machine_off() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", DENIED)
     cloud.fail("observe", UNREACHABLE, skip=1, times=-1)
     cause, left = problem(provisioner(cloud), Exit.LEFT_BEHIND)
     assert (cause.code, left.code) == (Code.NOT_ALLOWED, Code.UNREACHABLE)
     assert "deleting my-dsvm after AuthorizationFailed" in (left.note or "")
+    assert "vm my-dsvm is off; what remains may be billed" in (left.note or "")
+    assert "deallocate vm my-dsvm" in cloud.calls
+
+
+def test_rollback_without_a_connection_reports_possible_billing() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put vm", DENIED)
+    for call in ("observe", "look"):
+        cloud.fail(call, UNREACHABLE, skip=1 if call == "observe" else 0, times=-1)
+    cause, left = problem(provisioner(cloud), Exit.LEFT_BEHIND)
+    assert (cause.code, left.code) == (Code.NOT_ALLOWED, Code.UNREACHABLE)
     assert "it may be billed" in (left.note or "")
 
 

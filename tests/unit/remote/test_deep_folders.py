@@ -3,10 +3,9 @@
 import os
 from pathlib import Path
 
-from gpuinfra.remote.folder import MAX_PATH_BYTES, FolderContent
+from gpuinfra.remote.folder_content import MAX_PATH_BYTES, FolderContent
 from gpuinfra.remote.home import remove_tree
-from gpuinfra.runner.outputs.copies import kept_files
-from gpuinfra.runner.outputs.folder import OutputsFolder
+from gpuinfra.runner.outputs import OutputsFolder, kept_files
 
 DEPTH = 1500
 

@@ -14,8 +14,9 @@ import pytest
 from gpuinfra.remote import container_watcher, heartbeat, jobs, outputs, run_folder, samples, states, supervisor, trees
 from gpuinfra.remote.staging import digest_of
 from gpuinfra.remote.wire import DATA, HEADER, JSON, Wire
-from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.runner.jobs.remote_runs import parse_job_end
+from gpuinfra.runner.job import StopReason
+from gpuinfra.runner.remote_runs import parse_job_end
+from tests.sshd import eventually
 
 LONG_AGO = time.time() - 1000
 CONTAINER = {"kind": "container", "container": "c1", "docker": ["false"], "started": 1.0}
@@ -145,7 +146,7 @@ def test_uploading_a_project_counts_as_a_heartbeat(run: Path, monkeypatch: pytes
     entry = ["train.py", "f", 0o644, len(content), digest_of(content)]
     listed = message(DATA, zlib.compress(json.dumps([entry]).encode())) + message(JSON, b"{}")
     messages = listed + message(DATA, b"\0" + content) + message(JSON, b"{}")
-    request = {"project": "p", "digest": "d", "outputs": "mount", "heartbeat": {}}
+    request = {"project": "p", "digest": "d", "heartbeat": {}}
     assert heartbeat_age_after(trees.put, messages, run, **request) < 60
     assert (run.parents[1] / "projects" / "p" / "slot-1" / "tree" / "train.py").read_bytes() == content
 
@@ -296,3 +297,82 @@ def test_removed_run_that_never_started_and_turns_the_machine_off_stays_over(run
     answer(jobs.forget_run)
     assert names(run) == ["attended.json", "state.json"]
     assert states.is_over("r1")
+
+
+# Failed jobs
+
+FAILED = {"ended": time.time(), "exitCode": 3, "how": "exited"}
+LOOK = {"afterRun": "deallocate", "keepOnFailure": 1800.0}
+
+
+def write_outputs(run: Path) -> None:
+    (run / "outputs").mkdir()
+    (run / "outputs" / "model").write_text("weights")
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "is_kept"),
+    [
+        (FAILED, LOOK, True),
+        ({**FAILED, "how": "out of memory", "exitCode": 137}, LOOK, True),
+        ({**FAILED, "exitCode": 0}, LOOK, False),
+        ({**FAILED, "how": "cancelled"}, LOOK, False),
+        # A container that was stopped from outside, by `cancel` or `docker stop`.
+        ({**FAILED, "exitCode": 143}, LOOK, False),
+        ({**FAILED, "ended": time.time() - 1801}, LOOK, False),
+        (FAILED, {"afterRun": "deallocate"}, False),
+        (FAILED, {**LOOK, "afterRun": "keep"}, False),
+    ],
+)
+def test_failed_run_stays_for_a_look_after_it_was_fetched(
+    run: Path, tmp_path: Path, state: dict[str, Any], said: dict[str, Any], *, is_kept: bool
+) -> None:
+    docker, called = tmp_path / "docker", tmp_path / "called"
+    docker.write_text(f"#!/bin/sh\ntouch {called}\n")
+    docker.chmod(0o755)
+    write_outputs(run)
+    write_state(**{**CONTAINER, "docker": [str(docker)], **state})
+    answer(heartbeat.answer_heartbeat, **said)
+    assert [each["outputs"] for each in answer(jobs.runs)["runs"]] == [True]
+    os.utime(run / "attended.json", (LONG_AGO, LONG_AGO))
+    answer(jobs.forget_run, container="c1")
+    assert (run / "outputs" / "model").exists() is is_kept
+    if not is_kept:
+        assert eventually(called.exists, 10.0), "its container is removed"
+        return
+    assert not called.exists()
+    # What was fetched is not reported as lost with the disk, and the client is not taken for one that is connected.
+    assert [each["outputs"] for each in answer(jobs.runs)["runs"]] == [False]
+    assert (run / "attended.json").stat().st_mtime == pytest.approx(LONG_AGO, abs=1)
+    answer(heartbeat.answer_heartbeat, afterRun="keep", detached=True)
+    answer(heartbeat.answer_heartbeat)
+    assert last_heartbeat(run) == {"afterRun": "keep", "keepOnFailure": 1800.0, "kept": True}
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_next_upload_to_its_copy_removes_a_kept_run(run: Path, is_kept: bool) -> None:
+    write_outputs(run)
+    write_state(**FAILED)
+    answer(heartbeat.answer_heartbeat, **LOOK)
+    if is_kept:
+        answer(jobs.forget_run)
+    slot = run.parents[1] / "projects" / "p" / "slot-1"
+    slot.mkdir(parents=True)
+    (slot / "holder").write_text("r1")
+    content = b"print()"
+    entry = ["train.py", "f", 0o644, len(content), digest_of(content)]
+    listed = message(DATA, zlib.compress(json.dumps([entry]).encode())) + message(JSON, b"{}")
+    messages = listed + message(DATA, b"\0" + content) + message(JSON, b"{}")
+    request = {"run": "r2", "project": "p", "digest": "d", "outputs": "mount", "heartbeat": {}}
+    trees.put(Wire(io.BytesIO(messages), io.BytesIO()), request)
+    assert (slot / "holder").read_text() == "r2"
+    assert (run / "outputs").exists() is not is_kept
+
+
+def test_last_samples_of_all_gpus_are_combined(tmp_path: Path) -> None:
+    now, file = int(time.time()), tmp_path / "samples"
+    file.write_text(f"{now - 100} 2 90 5\n{now - 2} 0 10 100\n{now} 0 30 200\n{now} 1 50 -\n{now} 1 ")
+    assert samples.latest(str(file)) == {"utilization": 40.0, "memoryMib": 200}
+    file.write_text(f"{now - 100} 0 90 5\n")
+    assert samples.latest(str(file)) is None
+    assert samples.latest(str(tmp_path / "none")) is None

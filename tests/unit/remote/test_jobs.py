@@ -3,14 +3,15 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpuinfra.remote import container_watcher, home, samples, states, supervisor
+from gpuinfra.remote import closing, container_watcher, home, jobs, processes, samples, states, supervisor, trees
 from gpuinfra.remote.run_folder import HEARTBEAT
 from gpuinfra.remote.wire import RefusedError
-from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.runner.jobs.remote_runs import parse_job_end
+from gpuinfra.runner.job import StopReason
+from gpuinfra.runner.remote_runs import parse_job_end
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,9 @@ def test_invalid_run_names_are_refused(name: str) -> None:
 )
 def test_job_sees_only_its_gpus(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, object] | None, expected: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    found = supervisor.environment({"gpus": gpus, "environment": {"A": "1", "B": "1"}}, {"B": "secret"})
+    found = supervisor.environment(
+        {"gpus": gpus, "environment": {"A": "1", "B": "1"}, "folder": "/project"}, {"B": "secret"}
+    )
     assert found["CUDA_VISIBLE_DEVICES"] == expected
     assert (found["A"], found["B"], found["HOME"]) == ("1", "secret", os.environ["HOME"])
 
@@ -126,3 +129,51 @@ def test_summary_without_samples_is_empty(tmp_path: Path) -> None:
 )
 def test_times_of_the_engine_are_parsed(text: object, expected: float | None) -> None:
     assert container_watcher.parse_time(text) == (pytest.approx(expected) if expected else expected)
+
+
+class Sent:
+    """A wire that keeps what was sent."""
+
+    def send_json(self, value: Any) -> None:
+        self.value = value
+
+
+def close(sent: Sent) -> bool:
+    jobs.runs(sent, {"close": True})  # type: ignore[arg-type]
+    return bool(sent.value["closed"])
+
+
+def test_machine_refuses_jobs_while_it_is_closed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+
+    def hold(work: Any, lock: int) -> dict[str, Any]:
+        held.append(os.dup(lock))  # it has the same lock
+        return {}
+
+    monkeypatch.setattr(processes, "run", hold)
+    with closing.accepting_jobs(), closing.accepting_jobs():
+        assert not close(Sent()), "a job is being started"
+    assert close(Sent())
+    for verb, request in ((jobs.start, {"order": {"run": "r1"}}), (trees.put, {"run": "r1"})):
+        with pytest.raises(RefusedError, match="switched off"):
+            verb(Sent(), request)  # type: ignore[arg-type]
+    assert not runs.exists()
+    os.close(held[0])
+    with closing.accepting_jobs():
+        pass
+
+
+def test_machine_closes_only_when_all_outputs_are_fetched(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "run", lambda *_: {})
+    outputs = runs / "r1" / "outputs"
+    outputs.mkdir(parents=True)
+    sent = Sent()
+    assert not close(sent), "it is being prepared"
+    states.write("r1", {"kind": "process", "started": 1.0, "ended": 2.0, "exitCode": 0, "how": "exited"})
+    (outputs / "model").touch()
+    assert not close(sent)
+    assert sent.value["runs"] == [{"run": "r1", "over": True, "outputs": True}]
+    (outputs / "model").unlink()
+    jobs.runs(sent, {})  # type: ignore[arg-type]
+    assert sent.value["closed"] is False, "it was not asked to"
+    assert close(sent)

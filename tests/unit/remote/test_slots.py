@@ -104,15 +104,6 @@ def test_invalid_names_are_refused(name: str) -> None:
         slots.take("project", name)
 
 
-def test_previous_run_of_a_slot_is_known(root: Path) -> None:
-    take_slot("a")
-    write_state(root, "a", ended=1)
-    slot = slots.take("project", "b")
-    slot.close()
-    assert slot.previous == "a"
-    assert slots.holder(slot.folder) == "b"
-
-
 def test_slot_of_an_abandoned_run_is_reused(root: Path) -> None:
     take_slot("a")
     take_slot("b")

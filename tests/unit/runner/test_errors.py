@@ -1,4 +1,4 @@
-"""No exception of paramiko leaves its adapter."""
+"""No exception of paramiko leaves its adapter, and what users are told is safe to do."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ from paramiko.pkey import UnknownKeyType
 
 from gpuinfra.runner import errors
 from gpuinfra.runner.connection.handshake import to_connect_error
-from gpuinfra.runner.errors import Broken, LoginRefused, Unreachable
+from gpuinfra.runner.errors import Broken, LoginRefused, RemoteError, Unreachable, problem_of
 
 FOREIGN = [kind for _, kind in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(kind, Exception)]
 ARGUMENTS: dict[type[Exception], tuple[Any, ...]] = {
@@ -49,3 +49,10 @@ def test_docstring_draws_the_class_hierarchy_of_the_errors() -> None:
     drawn = set(re.findall(r"^[│├└─ ]*([A-Z]\w+)  ", errors.__doc__ or "", re.MULTILINE)) | {"ConnectError"}
     kinds = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
     assert kinds == drawn
+
+
+def test_help_for_files_of_root_does_not_remove_outputs() -> None:
+    (found,) = problem_of(RemoteError("foreign-files", "/tree"), "lab").diagnostics
+    assert found.help
+    assert "chown" in found.help
+    assert "remove" not in found.help

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.app.job_request import JobRequest, variables_of
-from gpuinfra.cli.job_options import script_words
+from gpuinfra.cli.options import script_words
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.runner.job_spec import MAX_TOTAL_BYTES, MAX_VARIABLE_BYTES, Gpus, parse_gpus, parse_size, too_large
 
@@ -60,7 +60,7 @@ def options(**given: object) -> JobRequest:
 def test_plain_and_secret_variables_are_separated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "t0p")
     file = tmp_path / "secrets.env"
-    file.write_text("# a comment\n\nexport KEY=a=b c \nTOKEN\nPLAIN=hidden\n")
+    file.write_text("# a comment\n\nexport KEY='a=b c '\nTOKEN\nPLAIN=hidden\n")
     plain, hidden = variables_of(
         options(environment=("A=1", "B=", "PLAIN=seen"), environment_files=(file,), secrets=("TOKEN",))
     )

@@ -7,7 +7,6 @@ import pytest
 
 from gpuinfra.models.target import Target
 from gpuinfra.runner import link as module
-from gpuinfra.runner.background import in_thread
 from gpuinfra.runner.connection.port import Completed, Process
 from gpuinfra.runner.errors import (
     Broken,
@@ -20,6 +19,7 @@ from gpuinfra.runner.errors import (
     Unreachable,
 )
 from gpuinfra.runner.link import Link, RetryPolicy, is_transient
+from gpuinfra.runner.progress import in_thread
 
 TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpuinfra.models.gpu import GpuFacts
-from gpuinfra.models.target import Target
+from gpuinfra.models.target import GpuFacts, Target
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.errors import (
     Broken,

@@ -7,7 +7,7 @@ import pytest
 
 from gpuinfra.models.run import Run, RunState
 from gpuinfra.runner.record import MAX_WARNINGS, Record
-from gpuinfra.store.history import History
+from gpuinfra.store import History
 
 RUN = Run("r1", "lab", "remote", "lab", ("python", "a.py"), RunState.PREPARING, datetime(2026, 11, 16, tzinfo=UTC))
 

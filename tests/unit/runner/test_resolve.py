@@ -200,15 +200,15 @@ def test_job_before_up_is_the_job_after_up(
     after = read_job(project, "my_dsvm")
 
     def contents(job: JobSpec) -> dict[str, object]:
-        found = {each.name: getattr(job, each.name) for each in fields(job) if each.name not in {"target", "conda"}}
-        packages = [each.name for each in job.conda.packages] if job.conda else None
+        found = {each.name: getattr(job, each.name) for each in fields(job) if each.name not in {"target", "packages"}}
+        packages = [each.name for each in job.packages.packages] if job.packages else None
         return {**found, "type": job.target.type, "packages": packages}
 
     assert contents(before) == contents(after)
 
 
 def target_of(machine: Spec) -> Target:
-    """The target that `up` writes for a machine, as `provision.find.target_from_spec` makes it."""
+    """The target that `up` writes for a machine, as `provision.target.target_from_spec` makes it."""
     options = machine.target
     return Target(
         name=machine.target_name,

@@ -9,8 +9,7 @@ import pytest
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.faults import NAMES
-from gpuinfra.sandbox.running.client import Client, RefusedError, UnreachableError
-from gpuinfra.sandbox.running.description import Description, from_json
+from gpuinfra.sandbox.running import Client, Description, RefusedError, UnreachableError, from_json
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import Sandbox, Servers
 
@@ -327,6 +326,8 @@ def test_reset_keeps_only_the_identity(sandbox: Sandbox, client: Client) -> None
     assert (after["profile"], after["speed"]) == ("realistic", 1)
     assert after["now"] < before["now"], "an empty sandbox starts at the computer's time again"
     assert [group.name for group in sandbox.resource.resource_groups.list()] == []
+    assert client.post("reset", {"now": 1_000_000_000})["time"].startswith("2001-09-09T01:46:40"), "or at any time"
+    assert "now must be seconds since 1970" in refusal(client, "reset", {"now": -1})
 
 
 def test_reset_clears_terms_registrations_and_throttling(sandbox: Sandbox, client: Client) -> None:

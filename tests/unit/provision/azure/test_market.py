@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gpuinfra.models.offer import Quota, Rate
-from gpuinfra.provision.azure import skus
+from gpuinfra.models.sizes import Quota, Rate
+from gpuinfra.provision.azure import market
 from gpuinfra.provision.azure.prices import Cache, PriceService, cache_folder, rates_of
-from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Permissions, Prices
+from gpuinfra.provision.market import UNKNOWN_PERMISSIONS, Catalogue, Grant, Permissions, Prices
 
 
 def sku(name: str = "Standard_NC24ads_A100_v4", **changes: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def sku(name: str = "Standard_NC24ads_A100_v4", **changes: Any) -> dict[str, Any
 
 
 def test_size_is_read_from_its_capabilities() -> None:
-    offer = skus.offers([sku()])["Standard_NC24ads_A100_v4", "southcentralus"]
+    offer = market.offers([sku()])["Standard_NC24ads_A100_v4", "southcentralus"]
     assert (offer.vcpus, offer.memory_gib, offer.gpus, offer.family) == (24, 220, 1, "StandardNCADSA100v4Family")
     assert (offer.zones, offer.generations, offer.spot_capable) == (("1", "3"), ("V2",), True)
     assert (offer.restriction, offer.restricted_zones) == (None, ())
@@ -42,14 +42,14 @@ def test_size_is_read_from_its_capabilities() -> None:
 
 @pytest.mark.parametrize(("value", "supported"), [("True", False), ("False", True)])
 def test_size_without_trusted_launch_is_read(value: str, supported: bool) -> None:
-    (plain,) = skus.offers([sku()]).values()
-    (limited,) = skus.offers([sku(capabilities=[{"name": "TrustedLaunchDisabled", "value": value}])]).values()
+    (plain,) = market.offers([sku()]).values()
+    (limited,) = market.offers([sku(capabilities=[{"name": "TrustedLaunchDisabled", "value": value}])]).values()
     assert (plain.trusted_launch, limited.trusted_launch) == (True, supported)
 
 
 def test_only_nc_sizes_are_kept() -> None:
     others = [sku("Standard_D2s_v5"), sku("Standard_ND96asr_v4"), sku(resourceType="disks"), {"name": None}]
-    assert list(skus.offers([*others, sku("standard_nc4AS_t4_v3")])) == [("standard_nc4AS_t4_v3", "southcentralus")]
+    assert list(market.offers([*others, sku("standard_nc4AS_t4_v3")])) == [("standard_nc4AS_t4_v3", "southcentralus")]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_only_nc_sizes_are_kept() -> None:
     ],
 )
 def test_restrictions_apply_to_a_region_or_its_zones(restriction: dict[str, Any], expected: Any) -> None:
-    offer = skus.offers([sku(restrictions=[restriction])])["Standard_NC24ads_A100_v4", "southcentralus"]
+    offer = market.offers([sku(restrictions=[restriction])])["Standard_NC24ads_A100_v4", "southcentralus"]
     assert (offer.restriction, offer.restricted_zones) == expected
 
 
 def test_empty_entry_offers_nothing() -> None:
     bare = {"resourceType": "virtualMachines", "name": "Standard_NC1", "locations": ["eastus"]}
-    (offer,) = skus.offers([bare]).values()
+    (offer,) = market.offers([bare]).values()
     assert (offer.vcpus, offer.gpus, offer.zones, offer.generations, offer.spot_capable) == (0, 0, (), (), False)
 
 
@@ -96,7 +96,7 @@ def test_quota_is_found_by_any_spelling_of_its_family(family: str) -> None:
         {"limit": 100, "currentValue": 120, "name": {"value": "cores"}},
         {"limit": 8, "currentValue": 0, "name": {"value": "lowPriorityCores"}},
     ]
-    catalogue = Catalogue("eastus", quotas=skus.quotas(items))
+    catalogue = Catalogue("eastus", quotas=market.quotas(items))
     found = catalogue.quota(family)
     assert found == Quota("Standard NCASv3_T4 Family", 64, 60)
     assert found.left == 4

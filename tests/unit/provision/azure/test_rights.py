@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.plan import Kind, Ref
+from gpuinfra.provision import agent_role
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.azure.access import Access
-from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.clients import Clients, RequestLimits
 from gpuinfra.provision.azure.rights import NEW_SECONDS, Rights
-from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.observed_resource import ObservedResource
 from tests.unit.provision_help import BUSY, DENIED, SUBSCRIPTION, InstantInterrupt, Time
 

@@ -1,5 +1,6 @@
 """The cost of a machine, from the activity log, the ledger and its current state."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,19 +8,25 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.cost import Amounts, Certainty, CostReport, Source
-from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
-from gpuinfra.models.offer import Rate
-from gpuinfra.models.sizes import SIZES
+from gpuinfra.models.receipt import LedgerEntry, LedgerEntryKind
+from gpuinfra.models.sizes import SIZES, Rate
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import Event
 from gpuinfra.provision.costing.evidence import Evidence
-from gpuinfra.provision.costing.facts import Facts, Sample
 from gpuinfra.provision.costing.history import CostHistory, Present, cost_history
-from gpuinfra.provision.costing.pricing import RECORDED, SHIPPED, TODAY, UNKNOWN, PriceBook
-from gpuinfra.provision.costing.report import Job, by_machine, by_run, by_tag
-from gpuinfra.provision.costing.timeline import StateChange, Turn
-from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.price_list import shipped_prices
+from gpuinfra.provision.costing.report import (
+    RECORDED,
+    SHIPPED,
+    TODAY,
+    UNKNOWN,
+    Job,
+    PriceBook,
+    by_machine,
+    by_run,
+    by_tag,
+)
+from gpuinfra.provision.costing.timeline import Facts, Sample, StateChange, Turn
+from gpuinfra.provision.market import Prices, shipped_prices
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 LONG_AGO, LATER = NOON - timedelta(days=400), NOON + timedelta(days=400)
@@ -71,7 +78,17 @@ def make_history(
 
 
 def stretches(found: CostHistory) -> list[tuple[float, float]]:
-    hours = [(each.start - NOON, each.end - NOON) for each in found.within(LONG_AGO, LATER)]
+    return hours_of(found, is_certain=True)
+
+
+def possible(found: CostHistory) -> list[tuple[float, float]]:
+    """When the machine may have been on."""
+    return hours_of(found, is_certain=False)
+
+
+def hours_of(found: CostHistory, *, is_certain: bool) -> list[tuple[float, float]]:
+    own = [each for each in found.within(LONG_AGO, LATER) if each.is_certain is is_certain]
+    hours = [(each.start - NOON, each.end - NOON) for each in own]
     return [(start.total_seconds() / 3600, end.total_seconds() / 3600) for start, end in hours]
 
 
@@ -91,6 +108,28 @@ def test_log_alone_gives_exact_intervals() -> None:
     found = make_history(events=log("born 0", "on 1", "off 3", "on 5", "off 6", "gone 7"), samples=(created,))
     assert stretches(found) == [(1, 3), (5, 6)]
     assert (found.sources(LONG_AGO, LATER), certainty_of(found)) == ((Source.LOG,), Certainty.EXACT)
+
+
+def test_disk_that_had_another_price_is_an_estimate() -> None:
+    present = replace(OFF_NOW, disk_per_month=MONTH, address_per_month=MONTH, created=at(1))
+
+    def sure(disks: Sequence[tuple[datetime, float]], *entries: LedgerEntry) -> Certainty:
+        return cost_history(
+            "gpuinfra-m/m",
+            log=log("born 1", "on 1", "off 3"),
+            log_since=LONG_AGO,
+            entries=entries,
+            present=present,
+            now=at(24),
+            pricing=BOOK,
+            samples=(Sample(at(1), FACTS, Source.LOG, is_new=True),),
+            disks=disks,
+        ).sure(LONG_AGO, LATER)
+
+    assert sure([(at(1), MONTH), (at(2), MONTH)]) is Certainty.EXACT
+    assert sure([(at(1), MONTH / 2), (at(2), MONTH)]) is Certainty.ESTIMATED
+    assert sure([], on(1, disk_per_month=MONTH / 2)) is Certainty.ESTIMATED
+    assert sure([(at(0), MONTH / 2)]) is Certainty.EXACT, "an earlier machine of this name"
 
 
 def test_log_without_sizes_is_an_estimate() -> None:
@@ -158,15 +197,97 @@ def test_ledger_fills_in_an_end_missing_in_the_log() -> None:
 def test_ledger_covers_the_time_before_the_log() -> None:
     found = cost_history(
         "gpuinfra-m/m",
-        log=log("off 13"),
+        log=log("on 12", "off 13"),
         log_since=at(12),
-        entries=[on(1), off(1, 2), on(5)],
+        entries=[on(1), off(1, 2), on(5), off(5, 6)],
         present=OFF_NOW,
         now=at(24),
         pricing=BOOK,
     )
-    assert stretches(found) == [(1, 2), (5, 13)]
+    assert stretches(found) == [(1, 2), (5, 6), (12, 13)]
     assert certainty_of(found) is Certainty.RECORDED
+
+
+GRACE = 35 / 60
+"""Azure's schedule stops a machine so long after its lease."""
+
+
+@pytest.mark.parametrize(
+    ("first", "lease", "seen", "certain", "uncertain"),
+    [
+        # Its agent stopped it at an unknown time, and the daily schedule fired on it after the log begins.
+        ("off 13", 9, [], [], [(5, 9 + GRACE)]),
+        ("off 13", None, [], [], [(5, 13)]),
+        # The log has the end of a longer lease.
+        ("off 13", 20, [], [], [(5, 13)]),
+        # A run shows that the machine was on, and renewed its lease.
+        ("off 13", 6, [8], [(5, 8)], [(8, 9 + GRACE)]),
+        # It was started again, or it was on already.
+        ("on 13", 9, [], [(13, 24)], [(5, 9 + GRACE)]),
+        ("on 13", None, [], [(13, 24)], [(5, 13)]),
+        ("born 13", 9, [], [], [(5, 9 + GRACE)]),
+        ("gone 13", 9, [], [], [(5, 9 + GRACE)]),
+    ],
+)
+def test_end_before_the_log_is_between_the_last_time_seen_on_and_the_end_of_the_lease(
+    first: str,
+    lease: float | None,
+    seen: list[float],
+    certain: list[tuple[float, float]],
+    uncertain: list[tuple[float, float]],
+) -> None:
+    found = cost_history(
+        "gpuinfra-m/m",
+        log=log(first),
+        log_since=at(12),
+        entries=[on(5, lease_until=None if lease is None else at(lease))],
+        present=Present(FACTS, is_on=first == "on 13"),
+        now=at(24),
+        pricing=BOOK,
+        seen=[at(each) for each in seen],
+    )
+    assert (stretches(found), possible(found)) == (certain, uncertain)
+    amounts = found.amounts(LONG_AGO, LATER)
+    hours = [sum(end - start for start, end in each) for each in (certain, uncertain)]
+    assert amounts.ranges["computeUsd"] == pytest.approx((hours[0], sum(hours)))
+    assert found.sure(LONG_AGO, LATER) is Certainty.ESTIMATED
+
+
+@pytest.mark.parametrize("end", [13 - 0.5 / 3600, 13.1])
+def test_receipt_shows_that_the_machine_was_on_until_its_first_event_in_the_log(end: float) -> None:
+    entries = [on(5, lease_until=at(6)), off(5, end)]
+    found = cost_history(
+        "gpuinfra-m/m", log=log("off 13"), log_since=at(12), entries=entries, present=None, now=at(24), pricing=BOOK
+    )
+    assert (stretches(found), possible(found)) == ([(5, 13)], [])
+
+
+def test_first_event_of_an_unknown_machine_may_repeat_its_end() -> None:
+    found = cost_history(
+        "gpuinfra-m/m",
+        log=log("off 13", "gone 20"),
+        log_since=at(12),
+        entries=[],
+        present=None,
+        now=at(24),
+        pricing=BOOK,
+    )
+    assert (stretches(found), possible(found)) == ([], [(12, 13)])
+
+
+def test_tags_show_the_last_time_on_before_the_log() -> None:
+    present = replace(OFF_NOW, on_since=at(1), lease_until=at(3), changed=at(13))
+    found = cost_history(
+        "gpuinfra-m/m", log=log("off 13"), log_since=at(12), entries=[], present=present, now=at(24), pricing=BOOK
+    )
+    assert (stretches(found), possible(found)) == ([], [(1, 3 + GRACE)])
+    found = make_history(present=present)
+    assert (stretches(found), possible(found)) == ([], [(1, 3 + GRACE)])
+
+
+def test_end_that_the_log_does_not_have_yet_is_minutes_ago() -> None:
+    found = make_history(events=log("on 1"), present=replace(OFF_NOW, changed=at(23.9)))
+    assert (stretches(found), possible(found)) == ([(1, 24 - 20 / 60)], [(24 - 20 / 60, 23.9)])
 
 
 def test_running_machine_is_counted_until_now() -> None:
@@ -183,22 +304,24 @@ def test_unrecorded_start_is_azures_last_change() -> None:
     # The tag is from an earlier start.
     found = make_history(off(0, 2), present=replace(ON_NOW, changed=at(10)))
     assert (stretches(found), certainty_of(found)) == ([(0, 2), (10, 24)], Certainty.ESTIMATED)
+    assert possible(found) == [(2, 10)]
 
 
-def test_unrecorded_end_is_azures_last_change() -> None:
+def test_unrecorded_end_is_azures_last_change_at_the_latest() -> None:
     found = make_history(on(1, lease_until=at(5)), present=replace(OFF_NOW, changed=at(2)))
-    assert (stretches(found), certainty_of(found)) == ([(1, 2)], Certainty.ESTIMATED)
+    assert (stretches(found), certainty_of(found)) == ([], Certainty.ESTIMATED)
+    assert possible(found) == [(1, 2)]
 
 
-def test_unrecorded_end_is_the_end_of_the_lease() -> None:
-    assert stretches(make_history(on(1, lease_until=at(5)))) == [(1, 5)]
-    assert stretches(make_history(on(1))) == [(1, 24)]
+def test_unrecorded_end_is_the_end_of_the_lease_at_the_latest() -> None:
+    assert possible(make_history(on(1, lease_until=at(5)))) == [(1, 5 + GRACE)]
+    assert possible(make_history(on(1))) == [(1, 24)]
 
 
 @pytest.mark.parametrize("second", [on(10), off(10, 11), off(None, 11, what=LedgerEntryKind.GONE)])
 def test_second_start_implies_an_end_before_it(second: LedgerEntry) -> None:
     found = make_history(on(1, lease_until=at(5)), second, present=OFF_NOW)
-    assert stretches(found)[0] == (1, 5)
+    assert possible(found)[0] == (1, 5 + GRACE)
     assert certainty_of(found) is Certainty.ESTIMATED
 
 
@@ -224,7 +347,7 @@ def test_log_does_not_move_a_start_before_its_range() -> None:
         now=at(24),
         pricing=BOOK,
     )
-    assert stretches(found) == [(1, 24)]
+    assert (stretches(found), possible(found)) == ([(13, 24)], [(1, 13)])
 
 
 def test_machine_deleted_by_the_log_and_on_now_is_on_again() -> None:
@@ -257,12 +380,14 @@ def test_end_with_the_start_time_of_the_log_belongs_to_the_requested_start(delay
 
 def test_end_of_a_start_hours_later_means_that_the_machine_was_off_in_between() -> None:
     found = make_history(on(1, lease_until=at(2)), off(3, 4), present=OFF_NOW)
-    assert (stretches(found), certainty_of(found)) == ([(1, 2), (3, 4)], Certainty.ESTIMATED)
+    assert (stretches(found), certainty_of(found)) == ([(3, 4)], Certainty.ESTIMATED)
+    assert possible(found) == [(1, 2 + GRACE)]
 
 
 def test_second_start_within_minutes_means_that_the_machine_was_off_in_between() -> None:
     found = make_history(on(1), on(1.1), off(1.1, 4), present=OFF_NOW)
-    assert (stretches(found), certainty_of(found)) == ([(1, 1.1), (1.1, 4)], Certainty.ESTIMATED)
+    assert (stretches(found), certainty_of(found)) == ([(1.1, 4)], Certainty.ESTIMATED)
+    assert possible(found) == [(1, 1.1)]
 
 
 def test_deletion_written_after_the_next_start_belongs_to_the_machine_before() -> None:
@@ -519,8 +644,17 @@ def test_cost_by_tag_has_one_row_per_value() -> None:
 
 
 def test_machines_without_cost_in_the_span_have_no_row() -> None:
-    assert by_machine([make_history(on(0), off(0, 1))], at(2), at(3)) == []
-    assert [row.label for row in by_machine([make_history(on(0), off(0, 1))], at(0), at(3))] == ["m"]
+    ended = make_history(on(0), off(0, 1, what=LedgerEntryKind.GONE))
+    assert by_machine([ended], at(2), at(3)) == []
+    assert [row.label for row in by_machine([ended], at(0), at(3))] == ["m"]
+
+
+def test_disk_of_a_machine_that_was_deleted_at_an_unknown_time_may_have_cost_more() -> None:
+    found = make_history(on(0, disk_per_month=MONTH, address_per_month=0.0), off(0, 2), now=10)
+    amounts = found.amounts(LONG_AGO, LATER)
+    assert amounts.ranges["diskUsd"] == pytest.approx((2, 10))
+    assert amounts.ranges["totalUsd"] == pytest.approx((4, 12))
+    assert (found.sure(LONG_AGO, LATER), amounts.off) == (Certainty.ESTIMATED, 0)
 
 
 def test_total_is_the_sum_of_the_rows() -> None:
@@ -562,6 +696,47 @@ def test_foreign_machines_are_not_counted() -> None:
     events = [event("theirs", "team", 0, "start"), event("mine", "GPUINFRA-mine", 0, "start")]
     found = Evidence(at(1), events, LONG_AGO).histories(BOOK)
     assert [each.key for each in found] == ["gpuinfra-mine/mine"]
+
+
+@pytest.mark.parametrize(("disk", "found"), [("mine-disk", ["team/mine"]), ("theirs-disk", [])])
+def test_deleted_machine_in_a_shared_group_is_ours_if_the_log_shows_how_it_was_made(
+    disk: str, found: list[str]
+) -> None:
+    body = machine("mine", "team")
+    nic = {"id": GROUP.format("team", "Network/networkInterfaces/mine-nic"), "properties": {"deleteOption": "Delete"}}
+    system = {"computerName": "mine", "linuxConfiguration": {"disablePasswordAuthentication": True}}
+    storage = {"osDisk": {"name": disk, "diskSizeGB": 150, "managedDisk": {"storageAccountType": "StandardSSD_LRS"}}}
+    body["properties"] |= {
+        "networkProfile": {"networkInterfaces": [nic]},
+        "osProfile": system,
+        "storageProfile": storage,
+    }
+    write = replace(event("mine", "team", 0, "write"), status="Accepted", made=True, response=body)
+    done = replace(event("mine", "team", 0, "write"), status="Succeeded")
+    histories = Evidence(at(4), [write, done, event("mine", "team", 1, "delete")], LONG_AGO).histories(BOOK)
+    assert [each.key for each in histories] == found
+    for each in histories:
+        assert each.tags == {"project": "mnist"}
+        assert each.holdings[0].disk_per_month == 19.2
+        assert each.amounts(LONG_AGO, LATER).missing == ("compute", "address")
+
+
+def test_log_shows_that_a_disk_was_resized() -> None:
+    kind = "StandardSSD_LRS"
+    body = machine("m", "gpuinfra-m")
+    body["properties"]["storageProfile"] = {"osDisk": {"diskSizeGB": 150, "managedDisk": {"storageAccountType": kind}}}
+    events = [replace(event("m", "gpuinfra-m", 0, "write"), made=True, response=body)]
+    for size, sure in ((150, Certainty.EXACT), (1000, Certainty.ESTIMATED)):
+        disk = {
+            "id": GROUP.format("gpuinfra-m", "Compute/disks/m-disk"),
+            "name": "m-disk",
+            "tags": {tags.NAME: "m"},
+            "sku": {"name": kind},
+            "properties": {"diskSizeGB": size, "timeCreated": "2026-11-16T12:00:00Z"},
+        }
+        evidence = Evidence(at(4), events, LONG_AGO, machines=[machine("m", "gpuinfra-m")], disks=[disk])
+        (found,) = evidence.histories(BOOK)
+        assert {each.stretch.sure for each in found.holdings} == {sure}
 
 
 def test_machine_is_matched_in_all_sources_without_case() -> None:

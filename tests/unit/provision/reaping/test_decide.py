@@ -7,21 +7,20 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.json_values import stamp
+from gpuinfra.models.plan import Kind, Ref
 from gpuinfra.models.reap import EndedMachine, Orphan, ReapAction, ReapDecision, ReapFailure, ReapResult
 from gpuinfra.models.receipt import OffProof, Receipt
-from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
 from gpuinfra.provision.cloud import Listed
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.names import name_of
+from gpuinfra.provision.market import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import machine_of_row
-from gpuinfra.provision.reaping.decide import Rules, decide, decide_all, disputed, stretch_of
-from gpuinfra.provision.reaping.orphans import orphans, seen
+from gpuinfra.provision.reaping.decide import Rules, decide, decide_all, disputed, orphans, seen, stretch_of
 from gpuinfra.provision.reaping.reaper import Reaper
 from gpuinfra.provision.reaping.spec_history import Commit, deletions, names_in
+from gpuinfra.provision.tags import name_of
 from gpuinfra.views import reap as view
 from tests.unit.provision_help import NO_JOURNAL, FakeCloud, FakeMarket, RecordedProgress
 
@@ -228,7 +227,7 @@ def test_machine_of_a_deleted_spec_is_stopped_or_deleted(
     found = verdict(row(power), rules(deleted=DELETED, **fields))
     assert found.action is action
     assert found.cause.startswith("its spec was deleted at 2026-11-15T11:00:00Z, more than 1d ago")
-    assert ("not fetched" in found.cause) == ("unfetched" in fields)
+    assert found.not_deleted == ("outputs on its disk were not fetched" if "unfetched" in fields else "")
 
 
 @pytest.mark.parametrize(
@@ -351,6 +350,14 @@ OFF = {"power": "deallocated", "lease_until": ago(hours=17)}
 def test_machine_is_started_for_its_hours() -> None:
     found = verdict(row(**OFF, changed=ago(hours=5)), rules(hours_spec(), starts=True))
     assert (found.action, found.until) == (ReapAction.START, datetime(2026, 11, 16, 19, tzinfo=UTC))
+    for idle, cause in (
+        ("20m", "its hours have begun; it goes off after 20m without use"),
+        ("7h", "its hours have begun"),
+    ):
+        again = verdict(
+            row(**OFF, changed=ago(hours=5), terms=f"lease=4h idle={idle}"), rules(hours_spec(), starts=True)
+        )
+        assert again.cause == cause
 
 
 def test_cost_cap_limits_the_started_time() -> None:

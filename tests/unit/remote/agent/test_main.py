@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.agent import parse_agent_state
+from gpuinfra.models.machine import parse_agent_state
 from gpuinfra.remote.agent import main
 from gpuinfra.remote.agent.terms import stamp
 from tests.unit.remote.agent.world import HOUR, ON, World, make_home, make_run, replace_in_agent

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.provision.lifecycle import terms as provision_terms
+from gpuinfra.provision import lease as provision_terms
 from gpuinfra.remote.agent.terms import Terms, read_config, read_moment, read_terms, stamp
 from tests.unit.remote.agent.world import HOUR, MINUTE
 

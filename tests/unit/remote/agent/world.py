@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.agent import AgentState, parse_agent_state
+from gpuinfra.models.machine import AgentState, parse_agent_state
 from gpuinfra.remote.agent import main, runs, teardown
 from gpuinfra.remote.agent.azure import AzureError
 from gpuinfra.remote.agent.guest import Program

@@ -6,15 +6,22 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.connection.host_key import HostKey
 from gpuinfra.runner.connection.known_hosts import (
+    HostKey,
     is_own_key,
     known_hosts_line,
     known_keys,
     with_known_host,
     without_known_host,
 )
-from gpuinfra.runner.connection.openssh import command, config_block, includes, standalone_block, with_config_block
+from gpuinfra.runner.connection.openssh import (
+    command,
+    config_block,
+    copy_command,
+    includes,
+    standalone_block,
+    with_config_block,
+)
 from gpuinfra.runner.connection.private_keys import identity_of
 from gpuinfra.runner.errors import HostKeyInvalid
 
@@ -195,3 +202,12 @@ def test_private_key_has_the_path_without_pub(tmp_path: Path, monkeypatch: pytes
     assert identity_of(".ssh.pub", tmp_path) is None
     assert identity_of("~unknown-user/key.pub") is None
     assert identity_of(KEY) is None
+
+
+def test_files_are_copied_with_the_options_of_a_login() -> None:
+    line = copy_command(replace(TARGET, address="2001:db8::1"), KNOWN, "a b", "c:d", is_upload=True)
+    assert line[0] == "scp"
+    assert line[1 : line.index("-P")] == command(TARGET, KNOWN, [])[1 : command(TARGET, KNOWN, []).index("-p")]
+    assert line[line.index("--") :] == ["--", "./c:d", f"{TARGET.username}@[2001:db8::1]:a b"]
+    line = copy_command(TARGET, KNOWN, "there", "-here", is_upload=False)
+    assert line[-2:] == [f"{TARGET.username}@{TARGET.address}:there", "-here"]

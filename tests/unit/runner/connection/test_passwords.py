@@ -109,6 +109,13 @@ def test_password_is_saved_found_and_deleted(memory: Memory) -> None:
     assert passwords.find_password(reference, "me") is None
 
 
+def test_secret_of_a_job_is_not_a_password_of_a_target(memory: Memory) -> None:
+    memory.set_password("gpuinfra", "WANDB_API_KEY", "secret")
+    passwords.save_password("WANDB_API_KEY", "me", "password")
+    assert passwords.find_secret("WANDB_API_KEY") == "secret"
+    assert passwords.find_secret("me") is None
+
+
 def test_reference_to_ask_does_not_use_the_keyring(memory: Memory) -> None:
     memory.kept["gpuinfra/ask", "me"] = "secret"
     assert passwords.find_password("ask", "me") is None

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.runner.container import ContainerJob, start_container
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.images import facts_of
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.job_spec import StartRequest
-from gpuinfra.runner.jobs.container import ContainerJob, start_container
 
 
 class Api:

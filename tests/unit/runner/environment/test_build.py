@@ -7,7 +7,7 @@ import pytest
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.docker.stream import MAX_MESSAGE
-from gpuinfra.runner.environment.build_output import LAST_LINES, MAX_LINE, BuildOutput
+from gpuinfra.runner.environment.build import LAST_LINES, MAX_LINE, BuildOutput
 from gpuinfra.runner.errors import JobError
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.models.target import Target
 from gpuinfra.parse.document import read_document
 from gpuinfra.runner.environment.builder import note_for
 from gpuinfra.runner.environment.recipe import Recipe, make_recipe
+from gpuinfra.runner.job_spec import GpuNeed, JobSpec
 from gpuinfra.templates import read_template
 from gpuinfra.workbench.conda import Conda, read_conda
 
@@ -52,6 +54,9 @@ def text_of(found: Recipe, name: str) -> str:
     return content.decode()
 
 
+NO_LABELS = 'gpuinfra.environment.kind="" gpuinfra.environment.items=""'
+
+
 def test_dockerfile_copies_only_the_environment() -> None:
     found = made(ARTICLE)
     assert found.dockerfile("0ab1") == (
@@ -62,7 +67,7 @@ USER 0
 COPY context/ /opt/gpuinfra-build/
 RUN ["/bin/sh", "/opt/gpuinfra-build/environment.sh"]
 FROM {Image().id}
-LABEL gpuinfra.environment={found.tag.removeprefix("gpuinfra/")}
+LABEL gpuinfra.environment={found.tag.removeprefix("gpuinfra/")} {NO_LABELS}
 COPY --from=made /opt/gpuinfra/environment/ /opt/gpuinfra/environment/
 """
         "ENV PATH=/opt/gpuinfra/environment/bin:$PATH PYSPARK_PYTHON=/opt/gpuinfra/environment/bin/python "
@@ -198,9 +203,15 @@ def test_line_that_cannot_be_parsed_is_refused() -> None:
 
 
 def test_note_says_that_the_file_is_not_used() -> None:
-    assert note_for("local") == (
+    def note(kind: str, *, own: bool = False) -> str | None:
+        target = Target("my", "my", kind, "", 0, "", "", base_docker_image=None, nvidia_docker=False)
+        packages = conda_of("dependencies: [a]\n")
+        return note_for(JobSpec(Path(), "my", target, GpuNeed.NO, packages=packages, has_own_environment=own))
+
+    assert note("local") == (
         "`conda_dependencies.yml` is not used: a `local` target uses the Python and packages of this computer"
     )
-    assert "packages of the machine" in str(note_for("remote", FILE))
-    assert note_for("remotedocker") is None
-    assert note_for("localdocker") is None
+    assert "packages of the machine" in str(note("remote"))
+    assert note("remote", own=True) is None
+    assert note("remotedocker") is None
+    assert note("localdocker") is None

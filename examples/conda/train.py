@@ -1,0 +1,12 @@
+"""Stand-in for a training script, with a package of its environment."""
+
+import json
+from pathlib import Path
+
+from tqdm import tqdm
+
+loss = 1.0
+for _ in tqdm(range(3)):
+    loss /= 2
+Path("outputs", "model.json").write_text(json.dumps({"loss": loss}))
+print(f"loss {loss}")

@@ -1,1 +1,0 @@
-"""Decide when a machine is switched on and off, renew its lease, and define its role to deallocate itself."""

@@ -1,1 +1,0 @@
-"""Start, follow and end jobs on a target, in a container or as a process."""

@@ -1,1 +1,0 @@
-"""The outputs of a run on this computer: fetch, list, compare and copy them."""

@@ -1,0 +1,114 @@
+"""A Dockerfile of the project as a job's environment: what it copies, and from which images it is built."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.parse.source import Source
+
+# Instructions may continue on the next line after a backslash, also with comments between.
+_INSTRUCTION = re.compile(r"(?:[^\n\\]|\\(?![ \t]*\r?\n)|\\[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\r?\n)*)+")
+_CONTINUATION = re.compile(r"\\[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\r?\n)*")
+# The builder of the Engine's API does not know these.
+_BUILDKIT = re.compile(
+    r"(?:RUN\s+--(?:mount|network|security|device)|(?:COPY|ADD)\s+(?:--\S+\s+)*--(?:link|parents|exclude|checksum|"
+    r"keep-git-dir|unpack)|(?:RUN|COPY|ADD)\b[^\n]*\s<<-?[\"']?[A-Za-z_])",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Dockerfile:
+    """A Dockerfile, and what it needs from the project."""
+
+    path: str
+    """Its path in the project."""
+    context: str
+    """The folder in the project whose files it can copy; `.` is the project."""
+    text: str = field(default="", repr=False)
+
+    @property
+    def bases(self) -> list[str]:
+        """The images that it is built on, except those that only the engine can determine."""
+        stages, found = {"scratch"}, []
+        for name, written in _instructions(self.text):
+            words = [word for word in written if not word.startswith("--")]
+            if name != "FROM" or not words:
+                continue
+            if words[0].lower() not in stages and "$" not in words[0]:
+                found.append(words[0])
+            if len(words) == 3:
+                stages.add(words[2].lower())
+        return list(dict.fromkeys(found))
+
+    @property
+    def copied(self) -> tuple[str, ...] | None:
+        """The paths in the context that it copies, which may contain wildcards; None means that it may copy any."""
+        found: list[str] = []
+        for name, written in _instructions(self.text):
+            if name not in {"COPY", "ADD"} or any(word.startswith("--from=") for word in written):
+                continue
+            words = [word for word in written if not word.startswith("--")]
+            if words[:1] and words[0].startswith("["):
+                words = _json_words(" ".join(words))
+            sources = [posixpath.normpath(word).lstrip("/") for word in words[:-1] if "://" not in word]
+            if not words or any("$" in each or each in {".", ""} for each in sources):
+                return None
+            found += sources
+        return tuple(dict.fromkeys(found))
+
+
+def ignored_paths(project: Path, dockerfile: Dockerfile) -> list[str]:
+    """Return the patterns of the Dockerfile's own ignore file, or of that in the context."""
+    for file in (project / f"{dockerfile.path}.dockerignore", project / dockerfile.context / ".dockerignore"):
+        try:
+            lines = file.read_text("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue
+        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    return []
+
+
+def check_builder(source: Source) -> None:
+    """Raise Problem for an instruction that only BuildKit knows, which the Engine's API does not offer."""
+    for found in _INSTRUCTION.finditer(source.text):
+        text = found[0].lstrip()
+        if not text.startswith("#") and (match := _BUILDKIT.match(text)):
+            start = found.start() + len(found[0]) - len(text)
+            label = "only BuildKit knows this, and the machine's engine builds without it"
+            help_line = "remove it, or build the image elsewhere, push it, and use `environment: {image: …}`"
+            span = source.span(start, start + len(match[0]))
+            raise Problem(Diagnostic(Code.BUILD_FAILED, "Dockerfile for BuildKit", span, label, help=help_line))
+
+
+def _instructions(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name and the words of each instruction."""
+    for found in _INSTRUCTION.finditer(text):
+        line = _CONTINUATION.sub(" ", found[0]).strip()
+        name, _, rest = line.partition(" ")
+        if line and not line.startswith("#"):
+            yield name.upper(), _words(rest)
+
+
+def _words(text: str) -> list[str]:
+    if text.lstrip().startswith("["):
+        return [text.strip()]
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _json_words(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []

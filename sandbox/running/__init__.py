@@ -1,1 +1,0 @@
-"""The server as a process: how others start, find, query and stop it."""
