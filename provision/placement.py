@@ -165,7 +165,7 @@ def _present_size(spec: Spec, size: str) -> str:
 
 
 # Resources that are created and deleted together with the VM.
-_PLACED = (Kind.VM, Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
+PLACED = (Kind.VM, Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
 ROLLBACK_SECONDS = 1800.0
 ROLLED_BACK = "what this run had created was deleted again"
 
@@ -277,10 +277,10 @@ class Attempts:
             self.rollback = f"nothing was deleted: {machine.ref} exists, and this run did not create it"
             return []
         if machine:
-            gone += [ref for kind in _PLACED if (part := observed.part(kind)) and (ref := part.ref) not in gone]
+            gone += [ref for kind in PLACED if (part := observed.part(kind)) and (ref := part.ref) not in gone]
         if same_region:
             # The next attempt can use the network. What belongs to a VM is deleted with it.
-            gone = [ref for ref in gone if machine and ref.kind in _PLACED]
+            gone = [ref for ref in gone if machine and ref.kind in PLACED]
         groups = [ref for ref in gone if ref.kind is Kind.RESOURCE_GROUP]
         if groups and not is_default_group(spec.group_name, spec.name):
             task.progress.note(f"the group {spec.group_name} is kept: other machines may be about to use it")

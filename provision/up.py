@@ -17,7 +17,7 @@ from gpuinfra.provision.login import HostKey, new_host_key
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import is_made_by_us
-from gpuinfra.provision.placement import Attempts, Placement, actual_place
+from gpuinfra.provision.placement import PLACED, Attempts, Placement, actual_place
 from gpuinfra.provision.plan import check_elsewhere, check_names
 from gpuinfra.provision.preflight import Demand, Preflight, no_candidate
 from gpuinfra.provision.resources.common import with_others
@@ -196,14 +196,21 @@ class Provisioner:
         check_can_switch_off(cloud.locks(), ref, observed.part(Kind.VM), cloud.subscription, wants_on=wants_on)
 
     def _observe(self) -> Observed:
-        """Return the current state. If there is a disk without a VM, observe again.
+        """Return the current state. While there are parts of a machine without its VM, observe until they stay.
 
-        Resources are read one by one, so another run may have created the VM between the reads of VM and disk.
+        Resources are read one by one: between two reads, another run may have created the VM, or Azure may have
+        deleted it with its NIC, public IP and disk.
         """
         look = partial(observe_settled, self.task, self.spec.name, self.spec.group_name)
         observed = look()
-        is_alone = observed.part(Kind.DISK) is not None and observed.part(Kind.VM) is None
-        return look() if is_alone else observed
+        for _ in PLACED:
+            before = _parts_without_vm(observed)
+            if not before:
+                break
+            observed = look()
+            if _parts_without_vm(observed) == before:
+                break
+        return observed
 
     def _outcome(self, plan: Plan, rejected: Sequence[RejectedCandidate]) -> UpOutcome:
         plan = replace(plan, rejected=tuple(rejected))
@@ -237,6 +244,11 @@ class Provisioner:
 def _price_of(plan: Plan) -> str:
     price = plan.price.per_hour
     return "no price is known" if price is None else f"${price:.3f} an hour"
+
+
+def _parts_without_vm(observed: Observed) -> list[Kind]:
+    """Return the kinds that exist of a machine that has no VM."""
+    return [] if observed.part(Kind.VM) else [kind for kind in PLACED if observed.part(kind)]
 
 
 def _creates_vm(plan: Plan) -> bool:

@@ -98,6 +98,31 @@ def test_disk_of_a_machine_under_creation_is_not_a_leftover() -> None:
     assert outcome.plan.is_empty
 
 
+class SeesThePublicIpFirst(FakeCloud):
+    """Resources are listed one by one: Azure deletes a VM and what belongs to it between two of these requests."""
+
+    is_deleting = False
+
+    def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
+        found = super().observe(name, group, thorough=thorough)
+        if not self.is_deleting:
+            return found
+        self.is_deleting = False
+        for kind in (Kind.VM, Kind.NIC, Kind.PUBLIC_IP, Kind.DISK):
+            self.remove(kind)
+        gone = {Kind.VM, Kind.NIC, Kind.DISK}
+        return replace(found, parts=tuple(part for part in found.parts if part.ref.kind not in gone))
+
+
+def test_public_ip_that_is_being_deleted_with_its_machine_is_created_again() -> None:
+    cloud = SeesThePublicIpFirst()
+    up(cloud)
+    cloud.is_deleting = True
+    outcome = up(cloud)
+    assert words(outcome.plan)[:3] == ["add public-ip", "add nic", "add vm"]
+    assert cloud.kinds == list(Kind)
+
+
 def test_second_up_writes_nothing_and_skips_the_preflight() -> None:
     cloud, market = FakeCloud(), FakeMarket()
     up(cloud, market=market)
