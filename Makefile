@@ -24,7 +24,7 @@ test: .venv/.dev ## install what tests need, where allowed, and run them; option
 	@scripts/azure-cli
 	$(PYTEST) $(ARGS)
 
-test-all: .venv/.dev ## the same, and every boundary at which a program can be killed or interrupted
+test-all: .venv/.dev ## the same, with variants and every boundary at which a program can be killed or interrupted
 	@scripts/real-parts
 	@scripts/azure-cli
 	$(PYTEST) --exhaustive $(ARGS)

@@ -5,13 +5,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from tests.balance import balance
 from tests.program import stop_fork_server
+from tests.variants import counts_by_folder, without_variants
 
 if TYPE_CHECKING:
     from tests.lab import Lab
@@ -22,13 +23,20 @@ settings.register_profile("soak", derandomize=False, deadline=None, database=Non
 
 Covered = Callable[[str, int, int], None]
 
+VARIANTS = pytest.StashKey[dict[str, list[int]]]()
+"""By folder: how many variants run, and how many there are."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-cases", action="store_true", help="write the expected output of case files again")
-    parser.addoption("--exhaustive", action="store_true", help="test every boundary instead of one of each kind")
+    parser.addoption(
+        "--exhaustive", action="store_true", help="run variants, and test every boundary instead of one of each kind"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "variant: a variant of another test, for `make test-all`")
+    config.stash[VARIANTS] = {}
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
     _restore_signals()
     if not hasattr(config, "workerinput"):
@@ -36,8 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    chosen, variants = without_variants(items)
+    # A test that is named on the command line runs in any case.
+    if not config.getoption("--exhaustive") and not any("::" in argument for argument in config.args):
+        config.hook.pytest_deselected(items=variants)
+        items[:] = chosen
+    running = counts_by_folder(set(items) & set(variants))
+    config.stash[VARIANTS] = {
+        folder: [running.get(folder, 0), count] for folder, count in counts_by_folder(variants).items()
+    }
     items[:] = balance(items, workers, lambda item: item.nodeid)
 
 
@@ -57,8 +74,16 @@ def _restore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     stop_fork_server()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["variants"] = session.config.stash[VARIANTS]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the counts of an xdist worker: each collects all tests."""
+    node.config.stash[VARIANTS] = getattr(node, "workeroutput", {}).get("variants", {})
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -128,6 +153,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == "covered":
             subject, count, total = value
             counts[subject] = (counts.get(subject, (0, 0))[0] + count, total)
+    for folder, (count, total) in terminalreporter.config.stash[VARIANTS].items():
+        counts[f"{folder}: variants"] = (count, total)
     if counts:
         terminalreporter.section("covered")
         for subject, (count, total) in sorted(counts.items()):
