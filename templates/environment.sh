@@ -98,6 +98,10 @@ pythons() {
 
 install_by_conda() {
     say "making the environment with ${conda##*/}"
+    # A build of an image sees no GPU, so conda would choose packages for CPUs. Images with CUDA say which version.
+    if [ -z "$isolated" ] && [ -n "${CUDA_VERSION:-}" ]; then
+        export CONDA_OVERRIDE_CUDA="${CONDA_OVERRIDE_CUDA:-${CUDA_VERSION%.*}}"
+    fi
     case ${conda##*/} in
     # micromamba has no default channels.
     micromamba)

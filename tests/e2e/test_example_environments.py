@@ -30,7 +30,7 @@ TQDM = "def tqdm(items):\n    return items\n"
 BASE = "pytorch/pytorch:2.7.1-cuda11.8-cudnn9-runtime"
 # It makes an environment from the Python that it finds, and unpacks the wheel beside it.
 CONDA = f"""#!/bin/sh -e
-echo "conda is a stand-in: $*"
+echo "conda is a stand-in: $*, CUDA ${{CONDA_OVERRIDE_CUDA:-as the driver says}}"
 while [ $# -gt 1 ]; do
     case $1 in --prefix) prefix=$2 ;; --file) file=$2 ;; esac
     shift
@@ -81,7 +81,7 @@ def base_images(lab: Lab, programs: Path) -> Iterator[None]:
     """The base images of the examples, with the stand-in for conda where the real one has conda."""
     build = lab.folder / "build"
     shutil.copytree(programs, build, ignore=shutil.ignore_patterns("uv"))
-    (build / "Dockerfile").write_text(f"FROM {PYTHON}\nCOPY conda *.whl /opt/miniconda/bin/\n")
+    (build / "Dockerfile").write_text(f"FROM {PYTHON}\nENV CUDA_VERSION=11.8.0\nCOPY conda *.whl /opt/miniconda/bin/\n")
     lab.engine.docker("build", "--quiet", "--tag", DEFAULT_IMAGE, str(build))
     lab.engine.docker("tag", PYTHON, BASE)
     yield
@@ -118,7 +118,8 @@ def _use_wheels(project: Path) -> None:
     write_wheel(project / f"wheels/tqdm-{version}-py3-none-any.whl", TQDM)
 
 
-def run_example(user: User, name: str, target_type: str) -> None:
+def run_example(user: User, name: str, target_type: str) -> str:
+    """Return what the program says on standard error."""
     copy_example(name, user.workspace, target_type)
     assert user.does("validate", "gpu.yaml")["valid"]
     source = SOURCES[name]
@@ -135,17 +136,22 @@ def run_example(user: User, name: str, target_type: str) -> None:
     assert read_tree(user.workspace / f".gpuinfra/runs/{run['id']}/outputs") == {"model.json": b'{"loss": 0.125}'}
     assert (receipt["off"], receipt["verifiedBy"]) == (True, "PowerState/deallocated")
     assert not user.azure.is_billed()
+    return done.stderr
 
 
 @pytest.mark.usefixtures("base_images")
 @pytest.mark.parametrize("name", SOURCES)
 def test_example_runs_in_a_container(user: User, name: str) -> None:
-    run_example(user, name, CONTAINER)
+    said = run_example(user, name, CONTAINER)
+    if name == "conda":
+        assert "environment.yml, CUDA 11.8" in said, "a build sees no GPU"
 
 
 @pytest.mark.parametrize("name", [each for each in SOURCES if each != "dockerfile"])
 def test_example_runs_without_a_container(user: User, name: str) -> None:
-    run_example(user, name, REMOTE)
+    said = run_example(user, name, REMOTE)
+    if name == "conda":
+        assert "environment.yml, CUDA as the driver says" in said
 
 
 def test_dockerfile_without_a_container_is_refused_before_anything_is_created(user: User) -> None:
