@@ -1,7 +1,7 @@
 """Check projects, and apply the fixes of findings."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.lint.finding import Finding, Fix
 from gpuinfra.lint.rules import check
 from gpuinfra.parse.document import Document, Edit, EditError
-from gpuinfra.workbench.project import load_project
+from gpuinfra.workbench.project import Project, load_project
 from gpuinfra.workspace import write_bytes
 
 _OTHERS = "not fixed: another project, or another file name, also uses this file and does not need the fix"
@@ -37,12 +37,12 @@ class LintResult:
     fixed: list[AppliedFix] = field(default_factory=list)
 
 
-def check_projects(roots: Iterable[Path]) -> LintResult:
+def check_projects(roots: Iterable[Path], load: Callable[[Path], Project] = load_project) -> LintResult:
     """Check projects without writing."""
     outcome = LintResult()
     readers: Counter[Path] = Counter()
     for root in roots:
-        project = load_project(root)
+        project = load(root)
         kinds = (project.computes, project.runconfigs, project.condas)
         files = [each.document.source.name for kind in kinds for each in kind.values()]
         readers.update(_real(file) for file in files)
@@ -82,7 +82,9 @@ def _real(file: str) -> Path:
     return Path(file).resolve()
 
 
-def fix_projects(roots: Iterable[Path], within: Iterable[Path] = ()) -> LintResult:
+def fix_projects(
+    roots: Iterable[Path], within: Iterable[Path] = (), load: Callable[[Path], Project] = load_project
+) -> LintResult:
     """Apply fixes until none is left, and return the remaining findings and the applied fixes.
 
     Files are written only in the projects and in the folders `within`, also behind links.
@@ -92,14 +94,14 @@ def fix_projects(roots: Iterable[Path], within: Iterable[Path] = ()) -> LintResu
     fixed: list[AppliedFix] = []
     problems: dict[Path, Diagnostic] = {}
     for _ in range(_ROUNDS):
-        outcome = check_projects(folders)
+        outcome = check_projects(folders, load)
         done = _write_fixes(outcome.findings, problems, allowed)
         fixed += done
         if not done:
             break
     if done or problems:
         # Findings in unchanged files may have changed.
-        outcome = check_projects(folders)
+        outcome = check_projects(folders, load)
     outcome.fixed = fixed
     outcome.findings = [*(Finding(problem) for problem in problems.values()), *outcome.findings]
     return outcome

@@ -30,9 +30,10 @@ from gpuinfra.lint.facts import (
     is_without_cuda,
 )
 from gpuinfra.lint.finding import Finding, replace_part
-from gpuinfra.lint.uses import Location, Use, is_meant, uses_of
+from gpuinfra.lint.torch import TORCH, decides_build, how_to_choose, in_folder, is_lock
+from gpuinfra.lint.uses import Location, Use, is_meant, meant_lines, uses_of
 from gpuinfra.workbench.conda import Conda, Installer, Option, Package
-from gpuinfra.workbench.cuda import cuda_of, shown
+from gpuinfra.workbench.cuda import Cuda, cuda_of, shown
 from gpuinfra.workbench.project import Project
 
 _NAME = re.compile(r"(?:[^\s:]+::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)")
@@ -49,9 +50,6 @@ class _CpuOnlyLine:
     new: str = ""
 
 
-_CPU_FOLDER = _CpuOnlyLine("these are builds for the CPU", "use the folder for the image's CUDA version")
-
-
 def cpu_only(project: Project) -> Iterator[Finding]:
     """Find lines that make an environment for a GPU use the CPU."""
     for conda in project.condas.values():
@@ -61,21 +59,34 @@ def cpu_only(project: Project) -> Iterator[Finding]:
 
 
 def cpu_only_in(conda: Conda, uses: list[Use]) -> Iterator[Finding]:
-    """Find such lines in one file."""
-    there = [each for each in conda.packages if is_meant(each, conda.python) is not False]
-    for package in there:
-        if verdict := _examine(replace(conda, packages=tuple(there)), package):
+    """Find such lines in one file. In a file for pip alone, only what is certain counts."""
+    there = meant_lines(conda)
+    driver = _driver_of(uses)
+    for package in there.packages:
+        verdict = _examine(there, package, driver)
+        if verdict and (conda.is_conda or verdict.severity is Severity.ERROR):
             yield _finding(conda, package, _for_images(package, verdict, uses), uses)
     for option in conda.options:
-        if CPU_FOLDER.search(option.text):
-            yield _finding(conda, option, _CPU_FOLDER, uses)
+        if CPU_FOLDER.search(option.text) and decides_build(there, option):
+            yield _finding(conda, option, _of_folder(there, option, driver), uses)
 
 
-def _examine(conda: Conda, package: Package) -> _CpuOnlyLine | None:
+def _driver_of(uses: list[Use]) -> Cuda | None:
+    """Return the CUDA that the drivers of all machines support, as far as it is known."""
+    return min((use.driver for use in uses if use.driver and use.place is Location.GPU), default=None)
+
+
+def _of_folder(conda: Conda, option: Option, driver: Cuda | None) -> _CpuOnlyLine:
+    changed = in_folder(conda, option, driver)
+    help_line = f"write `{changed}`" if changed else "use the folder for the image's CUDA version"
+    return _CpuOnlyLine("these are builds for the CPU", help_line)
+
+
+def _examine(conda: Conda, package: Package, driver: Cuda | None) -> _CpuOnlyLine | None:
     """Return the problem of a line, or None. Lines that may be for another system have none."""
     if not is_meant(package, conda.python):
         return None
-    return _of_url(package.url) if package.url else _of_package(conda, package)
+    return _of_url(package.url) if package.url else _of_package(conda, package, driver)
 
 
 def _finding(conda: Conda, line: Package | Option, verdict: _CpuOnlyLine, uses: list[Use]) -> Finding:
@@ -119,15 +130,23 @@ def _for_images(package: Package, verdict: _CpuOnlyLine, uses: list[Use]) -> _Cp
     return replace(verdict, help=help_line, old="", new="")
 
 
-def _of_package(conda: Conda, package: Package) -> _CpuOnlyLine | None:
+def _of_package(conda: Conda, package: Package, driver: Cuda | None) -> _CpuOnlyLine | None:
     if package.name == "tensorflow":
         return _of_tensorflow(conda, package)
     if package.name in {"jax", "jaxlib"} and package.by is Installer.PIP:
-        return _of_jax(conda, package)
-    if package.name in {"torch", "torchvision", "torchaudio"} and re.search(r"\+cpu\b", package.version):
-        return _CpuOnlyLine("`+cpu` is a build for the CPU", "use a version without `+cpu`, or with `+cu…`")
+        return _of_jax(conda, package, driver)
+    if package.name in TORCH and re.search(r"\+cpu\b", package.version):
+        help_line = how_to_choose(conda, package, driver) or "use a version without `+cpu`, or with `+cu…`"
+        return _CpuOnlyLine("`+cpu` is a build for the CPU", help_line)
     if is_cpu_build(package):
         return _CpuOnlyLine("this is a build for the CPU", "omit the build, or use one with `cuda`")
+    if (
+        package.name == "tensorflow-cpu"
+        and not conda.is_conda
+        and (version := exact(package.version))
+        and version >= Version("2.14")
+    ):
+        return _CpuOnlyLine("`tensorflow-cpu` does not use a GPU", _write(conda, f"tensorflow[and-cuda]=={version}"))
     known = BY_NAME.get((package.by, package.name))
     return _of_known(package, known) if known else None
 
@@ -185,12 +204,25 @@ def _has_twin(conda: Conda, package: Package) -> bool:
     return is_plain and "::" not in package.text and OWN_CHANNELS.issuperset(conda.channels)
 
 
-def _of_jax(conda: Conda, package: Package) -> _CpuOnlyLine | None:
+def _of_jax(conda: Conda, package: Package, driver: Cuda | None) -> _CpuOnlyLine | None:
     words = " ".join([*(each.text for each in conda.packages), *(option.text for option in conda.options)])
+    if not conda.is_conda and re.search(r"(?:^| )(?:-r|--requirement)\b", words):
+        return None  # the other file may say more
     has_other = package.name == "jaxlib" and conda.package("jax", by=Installer.PIP)
     if has_other or re.search(r"jax\w*\[[^\]]*cuda|jaxlib\S*cuda|jax-cuda|jax-releases|jax_cuda", words):
         return None
-    return _CpuOnlyLine("without `cuda` it uses only the CPU", "for example `jax[cuda12]`")
+    extra = f"jax[cuda{13 if driver and driver >= (13, 0) else 12}]"
+    version = exact(package.version)
+    # Earlier versions have other extras.
+    is_known = not conda.is_conda and package.name == "jax" and version and version >= Version("0.4.30")
+    return _CpuOnlyLine(
+        "without `cuda` it uses only the CPU",
+        _write(conda, f"{extra}=={version}") if is_known else f"for example `{extra}`",
+    )
+
+
+def _write(conda: Conda, line: str) -> str:
+    return f"write `{line}` in pyproject.toml, and run `uv lock`" if is_lock(conda) else f"write `{line}`"
 
 
 def _written_name(package: Package) -> str:

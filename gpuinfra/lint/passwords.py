@@ -45,7 +45,10 @@ def secrets(project: Project) -> Iterator[Finding]:
     for runconfig in project.runconfigs.values():
         yield from _of_runconfig(runconfig)
     for conda in project.condas.values():
-        for _, node in _scalars(conda.document.root):
+        nodes = [node for _, node in _scalars(conda.document.root)]
+        # A file for pip alone has no mapping.
+        nodes = nodes if conda.is_conda else [each.node for each in conda.lines]
+        for node in nodes:
             if _has_login(node.text) or _has_channel_token(node.text):
                 help_line = "replace the secret, and pass it to pip with `${NAME}` and `--build-secret NAME`"
                 yield _finding(conda.document, node, "a URL with a password", help_line)

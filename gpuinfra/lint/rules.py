@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gpuinfra.lint.finding import Finding
 from gpuinfra.lint.images import gpu_not_passed_on, malformed, mixed_versions, no_cuda, pyspark
+from gpuinfra.lint.newer_cuda import newer_cuda
 from gpuinfra.lint.packages import cpu_only, wrong_cuda
 from gpuinfra.lint.passwords import hidden_lines, secrets, unshown
 from gpuinfra.lint.references import missing_files, misspelt_keys, not_filled_in, not_shared, unknown_target
@@ -18,6 +19,7 @@ RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (
     no_cuda,
     cpu_only,
     wrong_cuda,
+    newer_cuda,
     wheels,
     not_shared,
     secrets,

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 
 from gpuinfra.workbench.compute import LOCAL, Compute
 from gpuinfra.workbench.conda import Conda, Package
-from gpuinfra.workbench.cuda import is_for_gpu
+from gpuinfra.workbench.cuda import Cuda, is_for_gpu
 from gpuinfra.workbench.project import Project
 from gpuinfra.workbench.runconfig import CONDA_FILE, RunConfig
 
@@ -25,16 +25,18 @@ class Location(Enum):
 
 @dataclass(frozen=True)
 class Use:
-    """A run configuration, or a target without one, that uses a conda file."""
+    """A run configuration, a target without one, or a spec that uses an environment."""
 
     name: str
     place: Location
     image: str | None = None
     """The container's image, if known."""
+    driver: Cuda | None = None
+    """The newest CUDA that the machine's driver supports, if known."""
 
 
 def uses_of(project: Project, conda: Conda) -> list[Use]:
-    """Return every use of a conda file in the project."""
+    """Return every use of an environment in the project, by the name of the target or run configuration."""
     uses = [
         Use(runconfig.name, place, _image_of(project, runconfig))
         for runconfig in project.runconfigs.values()
@@ -46,7 +48,14 @@ def uses_of(project: Project, conda: Conda) -> list[Use]:
             for compute in _without_runconfig(project)
             if compute.is_docker
         ]
-    return uses
+    by_spec = [
+        Use(job.name, Location.GPU if job.needs_gpu else Location.ELSEWHERE, job.image, job.driver)
+        for job in project.jobs
+        if job.packages is conda
+    ]
+    # A spec decides for its target, whatever the run configuration says.
+    named = {job.name for job in project.jobs}
+    return [*(use for use in uses if use.name not in named), *by_spec]
 
 
 def is_for_linux(project: Project, conda: Conda) -> bool:
@@ -103,7 +112,7 @@ def _without_runconfig(project: Project) -> Iterator[Compute]:
 
 
 # Without a Python version, a marker counts if it is the same for all of these.
-_PYTHONS = ((2, 7), *((3, minor) for minor in range(4, 15)))
+_PYTHONS = tuple((3, minor) for minor in range(4, 15))
 # Depends on the machine, or on the patch version of Python.
 _NOT_KNOWN = re.compile(
     r"platform_release|platform_version|platform\.version|python_full_version|implementation_version"
@@ -136,3 +145,8 @@ def _environment(python: tuple[int, int]) -> dict[str, str]:
         # Python 2 includes the major version of its build kernel.
         "sys_platform": "linux2" if python[0] == 2 else "linux",
     }
+
+
+def meant_lines(conda: Conda) -> Conda:
+    """Return the file without the lines that are for other systems."""
+    return replace(conda, packages=tuple(each for each in conda.packages if is_meant(each, conda.python) is not False))

@@ -16,6 +16,8 @@ ALIASES = {
 DEFAULT_ALIAS = "dsvm-ubuntu-22.04"
 ALIAS_DRIVER = 535
 """The NVIDIA driver of these images, as of version 25.06.18."""
+ALIAS_CUDA = (12, 2)
+"""The newest CUDA that this driver supports."""
 URN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){3}"
 
 

@@ -79,6 +79,11 @@ class Conda:
     is_conda: bool = True
     """Whether it is a conda file."""
 
+    @property
+    def lines(self) -> tuple[Package | Option, ...]:
+        """All packages and options."""
+        return (*self.packages, *self.options)
+
     def package(self, *names: str, by: Installer | None = None) -> Package | None:
         """Return the first package with one of these names, or None."""
         found = (each for each in self.packages if each.name in names and by in {None, each.by})
@@ -137,11 +142,11 @@ def parse(node: Scalar, by: Installer) -> Package | None:
 
 
 def _split_marker(text: str) -> tuple[str, str]:
-    """Return a line of pip without its comment, and the marker after its semicolon.
+    """Return a line of pip without its comment and checksums, and the marker after its semicolon.
 
     After a URL, only a semicolon with a space starts a marker: others may be part of the URL.
     """
-    said = re.split(r"\s#", text, maxsplit=1)[0]
+    said = re.split(r"\s(?:#|--hash=)", text, maxsplit=1)[0]
     has_address = _URL.match(said) or _NAMED_URL.fullmatch(said)
     line, *rest = re.split(r";\s" if has_address else ";", said, maxsplit=1)
     return line.strip(), rest[0].strip() if rest else ""

@@ -2,11 +2,13 @@
 
 import re
 
+Cuda = tuple[int, int]
+
 # The first toolkit for each GPU: https://docs.nvidia.com/deploy/cuda-compatibility/, release notes of CUDA 12.8.
 NEEDED = {"T4": (10, 0), "A100": (11, 0), "H100": (11, 8), "RTXPRO6000": (12, 8)}
 
 # The CUDA versions for which PyTorch publishes wheels, at https://download.pytorch.org/whl/cu126 and similar addresses.
-TORCH_BUILDS: dict[str, tuple[tuple[int, int], ...]] = {
+TORCH_BUILDS: dict[str, tuple[Cuda, ...]] = {
     "2.0": ((11, 7), (11, 8)),
     "2.1": ((11, 8), (12, 1)),
     "2.2": ((11, 8), (12, 1)),
@@ -28,7 +30,7 @@ _MARK = re.compile(r"(?:gpu|cuda|cudnn|nvidia)[0-9]*")
 _SAID = re.compile(r"(?:nvidia/cuda:|cuda-?)(?P<major>[0-9]{1,2})\.(?P<minor>[0-9]{1,2})")
 
 
-def cuda_of(image: str) -> tuple[int, int] | None:
+def cuda_of(image: str) -> Cuda | None:
     """Return an image's CUDA version, or None if its name does not say."""
     if _MMLSPARK.fullmatch(image):
         return _MMLSPARK_CUDA
@@ -44,6 +46,27 @@ def is_for_gpu(image: str | None) -> bool:
     return "cpu" not in words and (cuda_of(name) is not None or any(_MARK.fullmatch(word) for word in words))
 
 
-def shown(version: tuple[int, int]) -> str:
+def shown(version: Cuda) -> str:
     """Return a version such as `11.8`."""
     return f"{version[0]}.{version[1]}"
+
+
+def torch_build(version: str, driver: Cuda | None, capability: str | None) -> tuple[str, Cuda] | None:
+    """Return the version of PyTorch and CUDA for a driver and a GPU: the same version if it has such a build."""
+    needed = _needed_by(capability)
+    limit = driver or (12, 6)
+    minor = ".".join(version.split(".")[:2])
+    others = sorted(TORCH_BUILDS, key=lambda each: tuple(map(int, each.split("."))), reverse=True)
+    for each in (minor, *others):
+        fitting = [cuda for cuda in TORCH_BUILDS.get(each, ()) if needed <= cuda and cuda[0] <= limit[0]]
+        # Within a major version, CUDA also works with an earlier driver. Prefer a build that does not depend on this.
+        if fitting:
+            exact = [cuda for cuda in fitting if cuda <= limit]
+            return version if each == minor else f"{each}.0", max(exact) if exact else min(fitting)
+    return None
+
+
+def _needed_by(capability: str | None) -> Cuda:
+    """Return the first CUDA version for a compute capability."""
+    number = float(capability) if capability and re.fullmatch(r"\d+\.\d+", capability) else 0.0
+    return next((cuda for least, cuda in ((10.0, (12, 8)), (9.0, (11, 8)), (8.0, (11, 0))) if number >= least), (10, 0))

@@ -13,6 +13,7 @@ from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import Compute, read_compute
 from gpuinfra.workbench.conda import Conda, read_conda
+from gpuinfra.workbench.cuda import Cuda
 from gpuinfra.workbench.runconfig import CONDA_FILE, RunConfig, read_runconfig
 
 FOLDER = "aml_config"
@@ -23,6 +24,21 @@ _SKIPPED = {"node_modules", "__pycache__"}
 _SHARED = (compute_file.SUFFIX, runconfig_file.SUFFIX, ".yml", ".yaml")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SpecJob:
+    """How jobs run on a spec's machine."""
+
+    name: str
+    """The target's name."""
+    packages: Conda | None
+    """What is installed for them; None if no file of the project says."""
+    image: str | None
+    """The base image of their containers, or None without a container."""
+    needs_gpu: bool
+    driver: Cuda | None
+    """The newest CUDA that the driver of the machine's image supports, if known."""
 
 
 @dataclass
@@ -38,6 +54,8 @@ class Project:
     """Spark settings by path. They have no equivalent, so they are not parsed further."""
     unreadable: set[str] = field(default_factory=set)
     """Relative paths of files that exist, but cannot be read."""
+    jobs: list[SpecJob] = field(default_factory=list)
+    """Jobs of the project's specs, if these were read. Their packages are among `condas`."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def target_of(self, runconfig: RunConfig) -> Compute | None:

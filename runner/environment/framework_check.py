@@ -14,7 +14,7 @@ from gpuinfra.models.target import GpuFacts
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.nvidia_smi import NOT_FOUND
 from gpuinfra.workbench.conda import Conda, Installer, normal
-from gpuinfra.workbench.cuda import TORCH_BUILDS, shown
+from gpuinfra.workbench.cuda import Cuda, shown, torch_build
 
 # Frameworks take seconds to import from a cold disk.
 SECONDS = 300.0
@@ -31,7 +31,6 @@ OPEN_SECRETS = frozenset(
 )
 NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 _MAX_ERROR = 300
-Cuda = tuple[int, int]
 
 # For any Python 3. A framework that is not installed costs nothing.
 SCRIPT = f"""
@@ -226,27 +225,6 @@ def _fix(report: FrameworkReport, driver: Cuda | None, capability: str | None) -
     version, cuda = found
     tag = f"cu{cuda[0]}{cuda[1]}"
     return f"write `torch=={version}+{tag}`, and the line `--extra-index-url https://download.pytorch.org/whl/{tag}`"
-
-
-def torch_build(version: str, driver: Cuda | None, capability: str | None) -> tuple[str, Cuda] | None:
-    """Return the version of PyTorch and CUDA for a driver and a GPU: the same version if it has such a build."""
-    needed = _needed(capability)
-    limit = driver or (12, 6)
-    minor = ".".join(version.split(".")[:2])
-    others = sorted(TORCH_BUILDS, key=lambda each: tuple(map(int, each.split("."))), reverse=True)
-    for each in (minor, *others):
-        fitting = [cuda for cuda in TORCH_BUILDS.get(each, ()) if needed <= cuda and cuda[0] <= limit[0]]
-        # Within a major version, CUDA also works with an earlier driver. Prefer a build that does not depend on this.
-        if fitting:
-            exact = [cuda for cuda in fitting if cuda <= limit]
-            return version if each == minor else f"{each}.0", max(exact) if exact else min(fitting)
-    return None
-
-
-def _needed(capability: str | None) -> Cuda:
-    """Return the first CUDA version for a compute capability."""
-    number = float(capability) if capability and re.fullmatch(r"\d+\.\d+", capability) else 0.0
-    return next((cuda for least, cuda in ((10.0, (12, 8)), (9.0, (11, 8)), (8.0, (11, 0))) if number >= least), (10, 0))
 
 
 def _diagnostic(report: FrameworkReport, packages: Conda | None, label: str, note: str, help_line: str) -> Diagnostic:

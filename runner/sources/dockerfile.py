@@ -12,6 +12,9 @@ from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.parse.source import Source
+from gpuinfra.parse.tree import Scalar
+from gpuinfra.runner.sources.requirements_file import packages_of, read_source
+from gpuinfra.workbench.conda import Conda, Installer, parse
 
 # Instructions may continue on the next line after a backslash, also with comments between.
 _INSTRUCTION = re.compile(r"(?:[^\n\\]|\\(?![ \t]*\r?\n)|\\[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\r?\n)*)+")
@@ -22,6 +25,18 @@ _BUILDKIT = re.compile(
     r"keep-git-dir|unpack)|(?:RUN|COPY|ADD)\b[^\n]*\s<<-?[\"']?[A-Za-z_])",
     re.IGNORECASE,
 )
+_PIP = re.compile(r"(?:.*/)?pip[0-9.]*")
+_END_OF_COMMAND = re.compile(r"[;&|()]+")
+# Options of pip and uv that decide where packages are from, and others with a value as the next word.
+_SOURCES = frozenset(
+    "-i --index-url --extra-index-url --index --default-index -f --find-links -r --requirement".split()
+)
+_WITH_VALUE = frozenset(
+    "-c --constraint -p --python --python-version --timeout --retries --cache-dir --trusted-host --progress-bar "
+    "--upgrade-strategy --no-binary --only-binary --config-settings --src --log --proxy --cert".split()
+)
+# With these, the packages are not for the job's Python.
+_ELSEWHERE = frozenset("-t --target --prefix --root --platform".split())
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,74 @@ def check_builder(source: Source) -> None:
             help_line = "remove it, or build the image elsewhere, push it, and use `environment: {image: …}`"
             span = source.span(start, start + len(match[0]))
             raise Problem(Diagnostic(Code.BUILD_FAILED, "Dockerfile for BuildKit", span, label, help=help_line))
+
+
+def installed_packages(project: Path, dockerfile: Dockerfile) -> Conda:
+    """Return what pip installs in the last stage, without words that have variables or name files in the image."""
+    source = read_source(project, dockerfile.path)
+    stages: dict[str, list[Scalar]] = {}
+    lines: list[Scalar] = []
+    for found in _INSTRUCTION.finditer(source.text):
+        name, words = next(_instructions(found[0]), ("", []))
+        if name == "FROM":
+            words = [word for word in words if not word.startswith("--")]
+            lines = [*stages.get(words[0].lower() if words else "", ())]
+            if len(words) == 3:
+                stages[words[2].lower()] = lines
+        elif name == "RUN":
+            place = found.start()
+            for word, line in _pip_lines(found[0]):
+                start = max(source.text.find(word, place, found.end()), place)
+                place = start
+                lines.append(Scalar(start, start + len(word), line, line))
+    return packages_of(dockerfile.path, source, lines)
+
+
+def _pip_lines(instruction: str) -> Iterator[tuple[str, str]]:
+    """Yield the requirements and indexes of each `pip install`, as written and as a line for pip."""
+    for command in _commands(instruction):
+        starts = [
+            number for number, word in enumerate(command[1:]) if word == "install" and _PIP.fullmatch(command[number])
+        ]
+        words = iter(command[starts[0] + 2 :] if starts else ())
+        found: list[tuple[str, str]] = []
+        for word in words:
+            option, _, value = word.partition("=")
+            if word == "#":
+                break
+            if option in _ELSEWHERE:
+                found = []
+                break
+            if option in _SOURCES:
+                value = value or next(words, "")
+                found.append((value, f"{option} {value}"))
+            elif word in _WITH_VALUE or re.fullmatch("[0-9]*[<>]+&?", word):
+                next(words, None)
+            elif not word.startswith("-") and "$" not in word and not word.isdigit():  # `2>&1`
+                package = parse(Scalar(0, 0, word, word), Installer.PIP)
+                found += [(word, word)] if package and not package.is_local else []
+        yield from found
+
+
+def _commands(instruction: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a RUN instruction."""
+    _, _, line = _CONTINUATION.sub(" ", instruction).strip().partition(" ")
+    if line.lstrip().startswith("["):
+        yield _json_words(line)
+        return
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
+    lexer.whitespace_split, lexer.commenters = True, ""  # a URL may have a `#`
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if _END_OF_COMMAND.fullmatch(word):
+                yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError:
+        return  # a quote without an end
+    yield words
 
 
 def _instructions(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -37,10 +37,11 @@ def read_pyproject(project: Path, path: str) -> Conda:
         requirements = [each for each in map(_requirement, lines) if each]
         locked = locked_lines(own, _table(own), requirements)
         return packages_of(path, own, [*_options(options), *locked], *python)
-    options += [*_index_options(uv), *(f"--find-links {each}" for each in _texts(uv.get("find-links")))]
+    links = [f"--find-links {each}" for each in _texts(uv.get("find-links"))]
+    indexes = [_scalar(source, url, line) for url, line in _index_options(uv)]
     sources = {normal(name): each for name, each in _tables(uv, "sources").items()}
     dependencies = [_scalar(source, line, _with_source(source, line, sources)) for line in lines]
-    return packages_of(path, source, [*_options(options), *dependencies], *python)
+    return packages_of(path, source, [*_options([*options, *links]), *indexes, *dependencies], *python)
 
 
 def has_dependencies(project: Path, path: str) -> bool:
@@ -96,16 +97,17 @@ def _requirement(line: str) -> Requirement | None:
         return None
 
 
-def _index_options(uv: dict[str, Any]) -> Iterator[str]:
+def _index_options(uv: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the URL of each index, and its option for pip."""
     found = uv.get("index")
     for index in found if isinstance(found, list) else ():
         url = index.get("url") if isinstance(index, dict) else None
         if not isinstance(url, str):
             continue
         if index.get("format") == "flat":
-            yield f"--find-links {url}"
+            yield url, f"--find-links {url}"
         else:
-            yield f"{'--index-url' if index.get('default') is True else '--extra-index-url'} {url}"
+            yield url, f"{'--index-url' if index.get('default') is True else '--extra-index-url'} {url}"
 
 
 def _with_source(source: Source, line: str, sources: dict[str, Any]) -> str:

@@ -1,8 +1,10 @@
 """Checking and fixing a project with `lint`."""
 
 import json
+import shutil
 from pathlib import Path
 
+from tests.cases import LINT_CASES
 from tests.e2e.conftest import Run
 
 COMPUTE = "type: localdocker\nbaseDockerImage: microsoft/mmlspark:plus-gpu-0.9.9\n"
@@ -32,6 +34,15 @@ def test_lint_finds_and_fixes_a_project(run: Run, tmp_path: Path) -> None:
     assert repaired.stderr == ""
     again = run("lint", "--fix", "--strict")
     assert (again.returncode, again.stdout, again.stderr) == (0, "no problems in 2 files\n", "")
+
+
+def test_lint_reads_the_environments_of_specs(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(LINT_CASES / "bad/builds-of-specs/project", tmp_path, dirs_exist_ok=True)
+    done = run("lint", "--fix")
+    assert (done.returncode, done.stdout) == (1, "16 errors in 7 files\n")
+    assert "help: write `torch==2.9.0+cu126`" in done.stderr
+    (tmp_path / "cpu.txt").unlink()
+    assert "`cpu.txt`, the job's environment, is not a file" in run("lint").stderr
 
 
 def test_warnings_fail_only_with_strict(run: Run, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.parse.source import Source
 from gpuinfra.runner.environment.dockerfile_build import digest_of, needed_entries
 from gpuinfra.runner.project_tree import FILE, FOLDER, Entry
-from gpuinfra.runner.sources.dockerfile import Dockerfile, check_builder, ignored_paths
+from gpuinfra.runner.sources.dockerfile import Dockerfile, check_builder, ignored_paths, installed_packages
 
 TEXT = """# syntax=docker/dockerfile:1
 FROM python:3.12 AS base
@@ -92,3 +92,33 @@ def test_instruction_of_buildkit_is_refused(line: str) -> None:
     (found,) = caught.value.diagnostics
     assert (found.code, found.span and (found.span.line, found.span.column)) == (Code.BUILD_FAILED, (2, 3))
     check_builder(Source("Dockerfile", TEXT + f"# {line}\nRUN echo a<<b\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "FROM a\nRUN pip install torch==2 'numpy>=2' && pip3 install --no-cache-dir -U b;echo c",
+            "torch==2 numpy>=2 b",
+        ),
+        ("FROM a\nRUN apt-get install pip && \\\n  # why\n  /venv/bin/pip3.12 install \\\n  torch", "torch"),
+        ('FROM a\nRUN ["python", "-m", "pip", "install", "torch"]', "torch"),
+        ("FROM a\nRUN uv pip install --python 3.12 torch --index-url=https://b/cpu", "torch --index-url https://b/cpu"),
+        ("FROM a\nRUN pip install -i https://b/cpu torch", "-i https://b/cpu torch"),
+        ("FROM a\nRUN pip install -r all.txt -c c.txt b >/dev/null 2>&1", "-r all.txt b"),
+        ("FROM a AS one\nRUN pip install b\nFROM c\nRUN pip install d", "d"),
+        ("FROM a AS one\nRUN pip install b\nFROM c AS two\nRUN pip install d\nFROM one\nRUN pip install e", "b e"),
+        (
+            "FROM a\nRUN pip install torch==$VERSION . ./b.whl /c git+https://d/e.git#egg=f g # h",
+            "git+https://d/e.git#egg=f g",
+        ),
+        ("FROM a\nRUN pip install --target /b torch && pip wheel torch && pip install 'c", ""),
+    ],
+)
+def test_packages_that_pip_installs_in_the_last_stage(tmp_path: Path, text: str, lines: str) -> None:
+    (tmp_path / "Dockerfile").write_text(f"{text}\n")
+    found = installed_packages(tmp_path, Dockerfile("Dockerfile", ".", text))
+    ordered = sorted(found.lines, key=lambda line: line.node.start)
+    assert " ".join(each.text for each in ordered) == lines
+    for package in found.packages:
+        assert text[package.node.start : package.node.end] == package.text

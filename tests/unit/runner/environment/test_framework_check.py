@@ -19,9 +19,9 @@ from gpuinfra.runner.environment.framework_check import (
     judge,
     key_of,
     read_reports,
-    torch_build,
 )
 from gpuinfra.runner.sources.requirements_file import read_requirements
+from gpuinfra.workbench.cuda import torch_build
 
 T4 = GpuFacts(
     models=("Tesla T4",), driver="535.161.08", memory_mib=(15360,), compute_capabilities=("7.5",), cuda="12.2"

@@ -88,12 +88,9 @@ url = "https://download.pytorch.org/whl/cu126"
 explicit = true
 """,
     )
-    assert lines(found, tmp_path)[:3] == [
-        "--extra-index-url https://download.pytorch.org/whl/cu126",
-        "numpy>=2",
-        "torch==2.7.1",
-    ]
-    own, tool = lines(found, tmp_path)[3:]
+    numpy, torch, own, tool, index = lines(found, tmp_path)
+    assert (numpy, torch) == ("numpy>=2", "torch==2.7.1")
+    assert index == "--extra-index-url https://download.pytorch.org/whl/cu126"
     assert own.endswith("/own-1.0-py3-none-any.whl")
     assert tool == "tool[fast] @ git+https://example.org/tool@v1"
     versions = python_range(found)
