@@ -85,14 +85,14 @@ def _resolve(root: Path, spec: Spec) -> JobSpec:
 
 def _spec_job(project: Project, spec: Spec, job: JobSpec) -> SpecJob:
     from gpuinfra.models.images import ALIAS_CUDA, ALIASES
-    from gpuinfra.runner.sources.dockerfile import installed_packages
+    from gpuinfra.runner.sources.dockerfile import base_image, installed_packages
 
     packages = job.packages if job.installs_packages else None
-    image = job.base_image if job.in_container else None
+    image, base = job.base_image if job.in_container else None, None
     if job.dockerfile:
-        packages = installed_packages(job.project, job.dockerfile)
-        image = next(reversed(job.dockerfile.bases), None)
+        packages, base = installed_packages(job.project, job.dockerfile), base_image(job.project, job.dockerfile)
+        image = base.text if base else None
     if packages:
         packages = project.condas.setdefault(packages.path, packages)
     driver = ALIAS_CUDA if spec.image in ALIASES else None
-    return SpecJob(spec.target_name, packages, image, job.requires_gpu, driver)
+    return SpecJob(spec.target_name, packages, image, job.requires_gpu, driver, base)

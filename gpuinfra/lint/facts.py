@@ -126,6 +126,15 @@ def is_without_cuda(image: str | None) -> bool:
     return repository == "tensorflow/tensorflow" and re.match(r"[0-9]|latest|$", tag) is not None
 
 
+def tensorflow_twin(image: str) -> str | None:
+    """Return the image for GPUs of the same TensorFlow, if this is TensorFlow's own image for the CPU, else None."""
+    repository, tag = split_image(image)
+    if repository != "tensorflow/tensorflow" or "@" in image or not is_without_cuda(image):
+        return None
+    version, *rest = (tag or "latest").split("-")
+    return f"{image.removesuffix(f':{tag}')}:{'-'.join([version, 'gpu', *rest])}"
+
+
 def gpu_twin(image: str) -> str | None:
     """Return the same image with CUDA if one is published, else None."""
     repository, tag = split_image(image)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.facts import brings_cuda, gpu_twin, has_spark, is_without_cuda, mmlspark_version
+from gpuinfra.lint.facts import brings_cuda, gpu_twin, has_spark, is_without_cuda, mmlspark_version, tensorflow_twin
 from gpuinfra.lint.finding import Finding, has_variable, is_placeholder, replace_part, replace_value, set_value
 from gpuinfra.lint.uses import is_gpu_target, is_meant, uses_of
 from gpuinfra.models.images import CONTAINER_IMAGE
@@ -59,6 +59,26 @@ def no_cuda(project: Project) -> Iterator[Finding]:
                 help=f"`{twin}` is the same image with CUDA" if twin else "use an image with CUDA",
             ),
             replace_value(compute.document, node, twin) if twin else None,
+        )
+
+
+def for_the_cpu(project: Project) -> Iterator[Finding]:
+    """Find Dockerfiles for jobs with a GPU on TensorFlow's image for the CPU, without another TensorFlow."""
+    for job in project.jobs:
+        twin = tensorflow_twin(job.base.text) if job.base else None
+        if twin is None or job.base is None or job.packages is None or not job.needs_gpu:
+            continue
+        if any(package.name.startswith("tensorflow") for package in job.packages.packages):
+            continue
+        yield Finding(
+            Diagnostic(
+                Code.CPU_ONLY_PACKAGE,
+                "image for the CPU",
+                job.packages.document.span(job.base),
+                "its TensorFlow does not use a GPU",
+                f"used by `{job.name}`, with a GPU",
+                f"write `{twin}`",
+            )
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gpuinfra.lint.finding import Finding
-from gpuinfra.lint.images import gpu_not_passed_on, malformed, mixed_versions, no_cuda, pyspark
+from gpuinfra.lint.images import for_the_cpu, gpu_not_passed_on, malformed, mixed_versions, no_cuda, pyspark
 from gpuinfra.lint.newer_cuda import newer_cuda
 from gpuinfra.lint.packages import cpu_only, wrong_cuda
 from gpuinfra.lint.passwords import hidden_lines, secrets, unshown
@@ -17,6 +17,7 @@ RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (
     pyspark,
     gpu_not_passed_on,
     no_cuda,
+    for_the_cpu,
     cpu_only,
     wrong_cuda,
     newer_cuda,

@@ -9,6 +9,7 @@ from typing import TypeVar
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, listed, problem
 from gpuinfra.parse.document import Document, read_document
 from gpuinfra.parse.source import MAX_BYTES
+from gpuinfra.parse.tree import Scalar
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import Compute, read_compute
@@ -39,6 +40,8 @@ class SpecJob:
     needs_gpu: bool
     driver: Cuda | None
     """The newest CUDA that the driver of the machine's image supports, if known."""
+    base: Scalar | None = None
+    """Where a Dockerfile names the image."""
 
 
 @dataclass

@@ -14,6 +14,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Scalar
 from gpuinfra.runner.environment.secrets import VARIABLE
+from gpuinfra.runner.sources.requirements_file import LINUX
 from gpuinfra.workbench.conda import MAX_LINE, Conda, Installer, Option, Package, is_requirement, parse
 from gpuinfra.workbench.project import plain_path
 
@@ -37,7 +38,6 @@ _OPTION = re.compile(
 _ADDRESS = re.compile(r"[a-z+]{2,}:|\$\{", re.IGNORECASE)
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _ELSEWHERE = re.compile(r"[A-Za-z]:|~|/")
-_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
 
 
 @dataclass
@@ -266,6 +266,6 @@ def _is_for_linux(package: Package, python: tuple[int, int] | None) -> bool:
         return True
     version = {"python_version": f"{python[0]}.{python[1]}"} if python else {}
     try:
-        return Marker(package.marker).evaluate({**_LINUX, **version})
+        return Marker(package.marker).evaluate({**LINUX, **version})
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
         return True

@@ -103,6 +103,22 @@ def check_builder(source: Source) -> None:
             raise Problem(Diagnostic(Code.BUILD_FAILED, "Dockerfile for BuildKit", span, label, help=help_line))
 
 
+def base_image(project: Path, dockerfile: Dockerfile) -> Scalar | None:
+    """Return the image that the last stage is built on, with its place; None if the file does not say."""
+    source = read_source(project, dockerfile.path)
+    stages: dict[str, Scalar] = {}
+    base = None
+    for found in _INSTRUCTION.finditer(source.text):
+        name, words = next(_instructions(found[0]), ("", []))
+        words = [word for word in words if not word.startswith("--")]
+        if name == "FROM" and words:
+            start = source.text.find(words[0], found.start())
+            base = stages.get(words[0].lower()) or Scalar(start, start + len(words[0]), words[0], words[0])
+            if len(words) == 3:
+                stages[words[2].lower()] = base
+    return None if base is None or "$" in base.text else base
+
+
 def installed_packages(project: Path, dockerfile: Dockerfile) -> Conda:
     """Return what pip installs in the last stage, without words that have variables or name files in the image."""
     source = read_source(project, dockerfile.path)

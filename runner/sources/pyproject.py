@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, problem
 from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Scalar
-from gpuinfra.runner.sources.requirements_file import packages_of, read_source
+from gpuinfra.runner.sources.requirements_file import LINUX, packages_of, read_source
 from gpuinfra.runner.sources.uv_lock import locked_lines
 from gpuinfra.workbench.conda import Conda, Installer, Package, normal
 from gpuinfra.workbench.project import file_within
@@ -98,16 +98,41 @@ def _requirement(line: str) -> Requirement | None:
 
 
 def _index_options(uv: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the URL of each index, and its option for pip."""
+    """Yield the URL of each index for Linux, and its option for pip."""
     found = uv.get("index")
     for index in found if isinstance(found, list) else ():
         url = index.get("url") if isinstance(index, dict) else None
-        if not isinstance(url, str):
+        if not isinstance(url, str) or not _is_used(index, _tables(uv, "sources")):
             continue
         if index.get("format") == "flat":
             yield url, f"--find-links {url}"
         else:
             yield url, f"{'--index-url' if index.get('default') is True else '--extra-index-url'} {url}"
+
+
+def _is_used(index: dict[str, Any], sources: dict[str, Any]) -> bool:
+    """Return whether a job can get packages from an index: from an explicit one only those that name it for Linux."""
+    if index.get("explicit") is not True:
+        return True
+    named = [each for found in sources.values() for each in (found if isinstance(found, list) else [found])]
+    return any(
+        isinstance(each, dict) and each.get("index") == index.get("name") and _is_for_job(each) for each in named
+    )
+
+
+def _is_for_job(named: dict[str, Any]) -> bool:
+    """Return whether a source counts on Linux, and without extras and groups, which are not installed."""
+    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+    marker = str(named.get("marker") or "")
+    if named.get("extra") or named.get("group"):
+        return False
+    if not marker or "python" in marker:
+        return True  # the target's Python is not known here
+    try:
+        return Marker(marker).evaluate(LINUX)
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+        return True
 
 
 def _with_source(source: Source, line: str, sources: dict[str, Any]) -> str:

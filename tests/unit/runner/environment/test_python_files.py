@@ -98,6 +98,25 @@ explicit = true
 
 
 @pytest.mark.parametrize(
+    ("source", "is_used"),
+    [
+        ('{ index = "pytorch" }', True),
+        ('[{ index = "pytorch", marker = "sys_platform == \'linux\'" }, { index = "other" }]', True),
+        ("{ index = \"pytorch\", marker = \"python_version < '3.12' and sys_platform != 'linux'\" }", True),
+        ('[{ index = "pytorch", marker = "sys_platform != \'linux\'" }]', False),
+        ('[{ index = "pytorch", extra = "cpu" }, { index = "other", extra = "cu126" }]', False),
+        ('{ index = "other" }', False),
+    ],
+)
+def test_explicit_index_counts_only_for_packages_on_linux(tmp_path: Path, source: str, is_used: bool) -> None:
+    index = '[[tool.uv.index]]\nname = "pytorch"\nurl = "https://download.pytorch.org/whl/cpu"\n'
+    text = f'dependencies = ["torch"]\n[tool.uv.sources]\ntorch = {source}\n{index}'
+    option = "--extra-index-url https://download.pytorch.org/whl/cpu"
+    assert (option in lines(of_pyproject(tmp_path, f"{text}explicit = true\n"), tmp_path)) is is_used
+    assert option in lines(of_pyproject(tmp_path, text), tmp_path), "another index counts for all packages"
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "no dependencies"),
