@@ -53,7 +53,7 @@ def _tag(version: Version | None, driver: Cuda | None) -> str | None:
 
 
 def is_lock(conda: Conda) -> bool:
-    """Return whether the lines are from a lock file, which nobody edits."""
+    """Return whether the lines are from a lock file, which uv writes."""
     return conda.document.source.name.endswith("uv.lock")
 
 

@@ -16,7 +16,7 @@ from gpuinfra.workbench.project import file_within
 # A lock file of a large project has less than 4 MiB.
 MAX_BYTES = 16 << 20
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
-"""What markers say of the machines."""
+"""The values of markers on a machine."""
 # Lines that end with a backslash continue on the next one.
 _LINE = re.compile(r"(?:[^\n\\]|\\(?!\r?\n)|\\\r?\n)+")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
