@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from gpuinfra.remote import home
-from gpuinfra.remote.supervisor import JOB_PATH
+from gpuinfra.remote.processes import JOB_PATH
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
 
 FOLDER = "environments"
@@ -23,6 +23,8 @@ MARKER = "gpuinfra-complete"
 SCRIPT = "environment.sh"
 CHUNK = 1 << 16
 PAUSE_SECONDS, KEEPALIVE_SECONDS = 0.1, 15.0
+# A removal holds the lock of an environment for moments.
+USE_SECONDS = 10.0
 
 
 def find(wire: Wire, request: dict[str, Any]) -> None:
@@ -62,6 +64,20 @@ def make(wire: Wire, request: dict[str, Any]) -> None:
             os.unlink(received)
         home.remove_tree(context)
         os.close(lock)
+
+
+def use(folder: str) -> int | None:
+    """Return an open file that keeps an environment from being removed, or None if it was removed."""
+    marker, ends = os.path.join(folder, MARKER), time.monotonic() + USE_SECONDS
+    with contextlib.suppress(FileNotFoundError):
+        file = os.open(marker, os.O_RDONLY | os.O_CLOEXEC)
+        while not (is_locked := home.try_lock(file, shared=True)) and time.monotonic() < ends:
+            time.sleep(PAUSE_SECONDS)
+        # The one that was opened may have been removed before it was locked.
+        if is_locked and os.path.exists(marker) and os.path.samestat(os.stat(marker), os.fstat(file)):
+            return file
+        os.close(file)
+    return None
 
 
 def _complete(folder: str) -> str | None:

@@ -30,6 +30,8 @@ VERBS = {
     "gpu-check": ("gpu_checks", "known"),
     "heartbeat": ("heartbeat", "answer_heartbeat"),
     "runs": ("jobs", "runs"),
+    "storage-list": ("storage", "list_items"),
+    "storage-remove": ("storage", "remove_items"),
 }
 """The module and function of each verb. The first call imports the module. A function takes the wire and the request,
 and sends its own answer."""

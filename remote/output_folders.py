@@ -81,7 +81,7 @@ def located(run: str) -> Iterator[list[tuple[str, str, str]]]:
 def has_outputs(run: str) -> bool:
     """Return whether a run has outputs on this machine. A folder that is empty may be one that the job did not use."""
     with located(run) as folders:
-        return any(_has_content(path) for _, _, path in folders)
+        return any(has_content(path) for _, _, path in folders)
 
 
 def _links(run: str) -> list[tuple[str, str, str]]:
@@ -114,7 +114,8 @@ def _is_used(path: str) -> bool:
         return True
 
 
-def _has_content(folder: str) -> bool:
+def has_content(folder: str) -> bool:
+    """Return whether a folder for outputs may have some."""
     if os.path.islink(folder):
         return True  # its outputs are elsewhere
     try:

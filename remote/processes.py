@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from gpuinfra.remote.wire import RefusedError
 
 MARKER = "GPUINFRA_RUN_ID"
+# On the user's own computer, this variable has the PATH for jobs: this process's own PATH excludes the project.
+JOB_PATH = "GPUINFRA_JOB_PATH"
 SET_CHILD_SUBREAPER = 36
 PAUSE_SECONDS = 0.01
 # A process that hangs in the kernel may outlive this.

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import home, processes, run_folder, states
+from gpuinfra.remote import environments, home, processes, run_folder, states
 from gpuinfra.remote.job_log import STDERR, STDOUT, JobLog, PipeReader
+from gpuinfra.remote.processes import JOB_PATH
 from gpuinfra.remote.run_folder import CONTROL, LOG, SAMPLES
 from gpuinfra.remote.samples import Sampler
 
-# On the user's own computer, this variable has the PATH for jobs: this process's own PATH excludes the project.
-JOB_PATH = "GPUINFRA_JOB_PATH"
 # How long to wait for more output after the job has ended, if its child processes keep the streams open.
 DRAIN_SECONDS = 2.0
 STATE_SECONDS, STATE_PAUSE = 60.0, 1.0
@@ -53,6 +52,12 @@ class Supervisor:
     def work(self, report: Callable[[dict[str, Any]], None]) -> None:
         """Start the job, report whether it started, and supervise it until it has ended."""
         os.chdir(home.run_folder(self.run))
+        folder = self._order.get("environmentFolder")
+        # It stays open until this process ends.
+        self._environment_lock = environments.use(folder) if folder else None
+        if folder and self._environment_lock is None:
+            report({"code": "environment-gone", "message": f"{folder} does not exist"})
+            return
         self._adopts = processes.adopt_orphans()
         self._oom_kills = _count_oom_kills()
         try:

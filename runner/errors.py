@@ -152,6 +152,7 @@ REMOTE_PROBLEMS: dict[str, tuple[str, Code | None, str | None]] = {
         Code.NO_PYTHON,
         "set `pythonLocation` in the target's file to the program's path",
     ),
+    "environment-gone": ("the job's environment was removed", Code.BUILD_FAILED, "run it again, which makes it again"),
     "no-folder": ("the job's folder does not exist", Code.JOB_FAILED, None),
     "no-such-run": ("the target does not know this run", Code.NO_SUCH_RUN, None),
     "environment-too-large": (

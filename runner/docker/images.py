@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.port import CHUNK
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.stream import MessageReader
-from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.errors import ConnectError, JobError
 from gpuinfra.runner.progress import Progress
 
 STEP = "image"
 # An engine reports downloads continuously, but not while it waits for a registry or verifies a large layer.
 IDLE_SECONDS = 600.0
+# Less than the time in which `prune` removes nothing that was used.
+NOTE_SECONDS = 3600.0
 # The states of a layer that is completely downloaded.
 DOWNLOADED = frozenset({"Already exists", "Download complete", "Verifying Checksum", "Extracting", "Pull complete"})
 
@@ -35,6 +39,8 @@ class ImageFacts:
     """`linux/amd64`."""
     environment: dict[str, str]
     """Its variables, including PATH."""
+    used: float = 0.0
+    """When it was named last, in seconds since 1970; 0 if that is unknown. See `note_use`."""
 
 
 @dataclass(slots=True)
@@ -77,6 +83,16 @@ def find_image(engine: Engine, name: str) -> ImageFacts | None:
         return facts_of(name, found)
 
 
+def note_use(engine: Engine, image: ImageFacts) -> None:
+    """Let the engine record that a job uses an image, at most once an hour, so that `prune` knows it.
+
+    Engines record only when an image was named, so name it again. Failures are ignored.
+    """
+    if image.used and time.time() - image.used > NOTE_SECONDS:
+        with contextlib.suppress(ConnectError, JobError), engine.translated("naming the image"):
+            engine.api.tag(image.id, image.name)
+
+
 def ensure_image(engine: Engine, name: str, progress: Progress) -> ImageFacts:
     """Return the image. Pull it if it is missing."""
     return find_image(engine, name) or pull(engine, name, progress)
@@ -116,7 +132,15 @@ def facts_of(name: str, found: dict[str, Any]) -> ImageFacts:
         id=_text(found["Id"]),
         platform=f"{found.get('Os')}/{found.get('Architecture')}",
         environment={key: value for key, _, value in pairs},
+        used=_seconds((found.get("Metadata") or {}).get("LastTagTime")) or _seconds(found.get("Created")),
     )
+
+
+def _seconds(text: object) -> float:
+    try:
+        return max(0.0, datetime.fromisoformat(str(text)).timestamp())
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _text(value: object) -> str:

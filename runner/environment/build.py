@@ -21,7 +21,7 @@ from typing import IO, Any
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.port import CHUNK
 from gpuinfra.runner.docker.client import Engine
-from gpuinfra.runner.docker.images import find_image
+from gpuinfra.runner.docker.images import find_image, note_use
 from gpuinfra.runner.docker.stream import MessageReader
 from gpuinfra.runner.environment.recipe import (
     BUILDING_LABEL,
@@ -181,6 +181,7 @@ def ensure_environment(  # noqa: PLR0913
         return Environment(base.id, base.name, built=False, python=None, seconds=time.monotonic() - began)
     existing = find_image(engine, recipe.tag)
     if existing and not fresh:
+        note_use(engine, existing)
         return Environment(existing.id, recipe.tag, built=False, python=PYTHON, seconds=time.monotonic() - began)
     check_may_build(may_build=may_build)
     with building(progress, base.name):

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpuinfra.runner.docker.client import Engine
-from gpuinfra.runner.docker.images import ensure_image, find_image
+from gpuinfra.runner.docker.images import ensure_image, find_image, note_use
 from gpuinfra.runner.environment.build import (
     STEP,
     BuildOutput,
@@ -57,6 +57,7 @@ def ensure_dockerfile(  # noqa: PLR0913
     tag = f"{IMAGES}{digest_of(dockerfile, entries)}"
     existing = find_image(engine, tag)
     if existing and not fresh:
+        note_use(engine, existing)
         return Environment(existing.id, tag, built=False, python=None, seconds=time.monotonic() - began)
     check_may_build(may_build=may_build)
     for each in dockerfile.bases:

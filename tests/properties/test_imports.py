@@ -108,6 +108,8 @@ LAYERS = {
             "follower",
             "environment",
             "submission",
+            "stored_images",
+            "storage",
             "command",
         ),
     ),
