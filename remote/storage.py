@@ -1,7 +1,7 @@
 """What gpuinfra keeps on this machine: runs, copies of projects and Python environments. List it with its sizes, and
 remove what nothing needs.
 
-A folder is renamed while the locks of those who could use it are held, and removed afterwards. If that is interrupted,
+A folder is renamed while all locks of its possible users are held, and removed afterwards. If that is interrupted,
 the next removal completes it.
 """
 
@@ -56,7 +56,7 @@ class Item(NamedTuple):
     judge: Callable[[], tuple[float, str]]
     """Returns when it was used last, and what needs it, or an empty text."""
     locks: tuple[tuple[str, str], ...] = ()
-    """The lock files of those who could use it, and what a taken one means."""
+    """The lock files of its possible users, and what a taken one means."""
 
 
 def list_items(wire: Wire, request: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class Pulse:
             self._wire.flush()
 
 
-# What there is, and what needs it
+# What exists, and what needs it
 
 
 def _items(terms: Terms) -> Iterator[Item]:
@@ -160,11 +160,11 @@ def _copies(project: str, terms: Terms) -> Iterator[Item]:
     """Yield a project's copies, and what arrived of interrupted uploads."""
     for folder in slots.folders(project):
         locks = ((os.path.join(folder, "lock"), "an upload uses it"),)
-        if paths := _existing(folder, "tree", STAGING):
+        if paths := _filled(folder, "tree", STAGING):
             name = f"{project}/{os.path.basename(folder)}"
             yield Item(COPY, name, paths, partial(judge_copy, folder, terms), locks)
     above = home.named(PROJECTS, project)
-    for staging in _existing(above, STAGING):
+    for staging in _filled(above, STAGING):
         locks = ((os.path.join(above, "staging.lock"), "an upload uses it"),)
         yield Item(COPY, f"{project}/{STAGING}", (staging,), partial(_judge_staging, staging), locks)
 
@@ -296,7 +296,7 @@ def _take(path: str, stack: contextlib.ExitStack) -> bool:
 
 
 def _set_aside(path: str) -> str:
-    """Rename a folder, so that nothing finds it any more, and return its new path."""
+    """Rename a folder, so that it is no longer found, and return its new path."""
     above, name = os.path.split(path)
     for number in itertools.count(1):
         gone = os.path.join(above, f"{GONE}{name}-{number}")
@@ -307,7 +307,7 @@ def _set_aside(path: str) -> str:
 
 
 def _empty(folders: Sequence[str], pulse: Pulse) -> dict[str, Any]:
-    """Remove folders that nothing finds any more."""
+    """Remove folders that were set aside."""
     for folder in folders:
         worker = threading.Thread(target=_delete, args=(folder,), daemon=True)
         worker.start()
@@ -338,8 +338,10 @@ def _names(*parts: str) -> list[str]:
     return sorted(name for name in os.listdir(above) if name[0] != "." and os.path.isdir(os.path.join(above, name)))
 
 
-def _existing(folder: str, *names: str) -> tuple[str, ...]:
-    return tuple(path for path in (os.path.join(folder, name) for name in names) if os.path.lexists(path))
+def _filled(folder: str, *names: str) -> tuple[str, ...]:
+    """Return the paths of these folders, except of absent and empty ones."""
+    paths = (os.path.join(folder, name) for name in names)
+    return tuple(path for path in paths if os.path.isdir(path) and os.listdir(path))
 
 
 def _is_linked(path: str) -> bool:

@@ -61,7 +61,7 @@ class Storage:
         return [replace(each, kept=kept.get((each.kind, each.name), "")) for each in items]
 
     def _remove_files(self, items: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        """Return why each item stays, or an empty text. An item that is not there any more is absent."""
+        """Return why each item stays, or an empty text. An item that no longer exists is absent."""
         kept: dict[tuple[str, str], str] = {}
         owned: dict[tuple[str, str], tuple[str, str]] = {}
         for each in self._call("storage-remove", items=items)[:-1] if items else ():

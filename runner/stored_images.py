@@ -68,13 +68,13 @@ def remove_image(engine: Engine, name: str, seconds: float, *, is_preparing: boo
         return kept
     with engine.translated(f"removing the image {name}"):
         try:
-            # By its ID and without force: the engine refuses if a container or another name has it by now.
+            # By its ID and without force: the engine refuses if anything uses it by now.
             engine.api.remove_image(image.id)
         except Exception as error:
             status = getattr(error, "status_code", None)
             if status not in {CONFLICT, GONE}:
                 raise
-            return "a container or another name uses it" if status == CONFLICT else ""
+            return "a container, a name or an image of others uses it" if status == CONFLICT else ""
     return ""
 
 

@@ -12,26 +12,38 @@ if TYPE_CHECKING:
     from gpuinfra.models.storage import StoredItem
 
 
+NEW_LINE = "\n"
+HEAD = ("KIND", "SIZE", "LAST USED", "NAME")
+
+
 def show_found(found: Sequence[StoredItem]) -> None:
-    """Print everything with its size and the sums: first what can be deleted, then what stays with the reason."""
+    """Print everything with its size and the sums: first what can be deleted, then what stays, for each reason."""
     removable = [each for each in found if not each.kept]
     if removable:
-        _show(removable)
+        _show(removable, HEAD)
+        results().print(f"{len(removable)} in all: {_total(removable)}")
     else:
         messages().print("nothing can be deleted")
-    if kept := [each for each in found if each.kept]:
-        results().print(f"{chr(10) if removable else ''}These stay:")
-        _show(kept)
+    kept = [each for each in found if each.kept]
+    if kept:
+        results().print(f"{NEW_LINE if removable else ''}{counted(len(kept), 'item')} with {_total(kept)} cannot:")
+    for reason in dict.fromkeys(each.kept for each in kept):
+        results().print(f"  {harmless(reason)}")
+        _show([each for each in kept if each.kept == reason], indent=4)
 
 
-def _show(items: Sequence[StoredItem]) -> None:
-    rows = [("KIND", "SIZE", "LAST USED", "NAME", "WHY" if items[0].kept else "")]
+def _show(items: Sequence[StoredItem], *head: Sequence[str], indent: int = 0) -> None:
+    rows = [*head]
     for each in sorted(items, key=lambda item: -item.size):
         used = f"{each.used:%Y-%m-%d}" if each.used else UNKNOWN
-        rows.append((each.kind, byte_size(each.size), used, each.name, each.kept))
-    for line in columns(rows, right={1}, least=(2,), width=width_of(results())):
-        results().print(line)
-    results().print(f"{len(items)} in all: {byte_size(sum(each.size for each in items))}")
+        rows.append((each.kind, byte_size(each.size), used, each.name))
+    width = width_of(results())
+    for line in columns(rows, right={1}, least=(2,), width=None if width is None else width - indent):
+        results().print(f"{' ' * indent}{line}")
+
+
+def _total(items: Sequence[StoredItem]) -> str:
+    return byte_size(sum(each.size for each in items))
 
 
 def show_removed(target: str, found: Sequence[StoredItem], removed: Sequence[StoredItem] | None, *, json: bool) -> None:
@@ -48,4 +60,4 @@ def show_removed(target: str, found: Sequence[StoredItem], removed: Sequence[Sto
         if each.kept:
             messages().print(f"{each.kind} {harmless(each.name)} stays: {harmless(each.kept)}")
     if removed is not None:
-        messages().print(f"deleted {counted(len(gone), 'item')} with {byte_size(sum(each.size for each in gone))}")
+        messages().print(f"deleted {counted(len(gone), 'item')} with {_total(gone)}")

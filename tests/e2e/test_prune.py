@@ -1,4 +1,4 @@
-"""`prune` by the installed program, with real runs on this computer."""
+"""`prune` by the installed program: real runs on this computer, and machines of the embedded Azure."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuinfra.models.run import Outputs
 from gpuinfra.runner.log import LogFile
 from gpuinfra.store import History
-from tests.e2e.user import Run
+from tests.e2e.user import Run, User
 
 
 def test_old_runs_are_deleted_and_others_stay(run: Run, tmp_path: Path) -> None:
@@ -42,3 +42,16 @@ def test_old_runs_are_deleted_and_others_stay(run: Run, tmp_path: Path) -> None:
     assert {each.name for each in (state / "runs").iterdir()} == kept
     assert {each.id for each in history.list()} == kept
     assert run("prune", "--yes", "--older-than", "soon").returncode == 2
+
+
+def test_machine_that_is_off_is_not_started(user: User) -> None:
+    user.spec()
+    user.up()
+    found = user.does("prune", "my-dsvm", "--dry-run")
+    assert (found["target"], found["items"], found["deleted"]) == ("my-dsvm", [], False)
+    user.down("my-dsvm")
+    for name in ("my-dsvm", "my_dsvm"):
+        assert "`gpuinfra up" in user.fails("prune", name, code="machine-is-off")["help"]
+    (user.workspace / "gpu.yaml").unlink()
+    assert "`gpuinfra up" in user.fails("prune", "my_dsvm", code="machine-is-off", exit_code=255)["help"]
+    assert not user.azure.is_billed()

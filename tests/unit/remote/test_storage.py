@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.remote import environments, heartbeat, output_folders, slots, storage
+from gpuinfra.remote import environments, heartbeat, home, output_folders, slots, storage
 from gpuinfra.remote.wire import HEADER, Wire
 from tests.unit.remote.test_slots import write_state
 
@@ -99,7 +99,7 @@ def test_run_stays_until_everything_was_fetched(root: Path) -> None:
 
 def test_active_run_and_its_copy_stay(root: Path) -> None:
     tree = make_copy(root, "one")
-    # The engine does not answer, so nobody knows whether the container has ended.
+    # The engine does not answer, so it is unknown whether the container has ended.
     write_state(root, "one", kind="container", container="c", docker=["false"], started=1)
     everything = {"seconds": 0.0, "fetched": ["one"]}
     found = reasons(**everything)
@@ -178,15 +178,15 @@ def test_job_does_not_get_an_environment_that_is_removed_at_that_moment(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_environment(root, "abc")
-    lock = environments.home.try_lock
+    lock = home.try_lock
 
     def remove_first(file: int, *, shared: bool = False) -> bool:
         if shared:  # the job has opened the marker
-            monkeypatch.setattr(environments.home, "try_lock", lock)
+            monkeypatch.setattr(home, "try_lock", lock)
             assert remove(("environment", "abc")) == {("environment", "abc"): ""}
         return lock(file, shared=shared)
 
-    monkeypatch.setattr(environments.home, "try_lock", remove_first)
+    monkeypatch.setattr(home, "try_lock", remove_first)
     assert environments.use(str(folder)) is None
 
 
