@@ -252,13 +252,18 @@ def _caches() -> Iterator[Item]:
 
 
 def _remove(item: Item, terms: Terms, pulse: Pulse) -> dict[str, Any]:
-    kept = _look(item, terms)[1]
-    if kept:
+    if kept := _look(item, terms)[1]:
         return {"kept": kept}
     if item.kind == LEFTOVER:
         return _empty(item.paths, pulse)
-    if item.kind == RUN:
-        return _remove_run(item, pulse)
+    try:
+        return _remove_run(item, pulse) if item.kind == RUN else _remove_locked(item, terms, pulse)
+    except FileNotFoundError:
+        return {"kept": ""}  # another client has removed it
+
+
+def _remove_locked(item: Item, terms: Terms, pulse: Pulse) -> dict[str, Any]:
+    """Remove a copy or an environment while nothing else can use it."""
     with contextlib.ExitStack() as stack:
         for path, reason in item.locks:
             if not _take(path, stack):

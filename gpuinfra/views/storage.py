@@ -26,7 +26,7 @@ def show_found(found: Sequence[StoredItem]) -> None:
         messages().print("nothing can be deleted")
     kept = [each for each in found if each.kept]
     if kept:
-        results().print(f"{NEW_LINE if removable else ''}{counted(len(kept), 'item')} with {_total(kept)} cannot:")
+        results().print(f"{NEW_LINE if removable else ''}these stay: {counted(len(kept), 'item')} with {_total(kept)}")
     for reason in dict.fromkeys(each.kept for each in kept):
         results().print(f"  {harmless(reason)}")
         _show([each for each in kept if each.kept == reason], indent=4)

@@ -1,6 +1,7 @@
 """What `prune TARGET` finds on a real machine and deletes: files over SSH and here, and images of a real engine."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -114,20 +115,29 @@ def test_machine_keeps_what_others_have_not_fetched(lab: Lab) -> None:
     (other / "outputs").mkdir(parents=True)
     (other / "outputs/model").write_text("m")
     (other / "state.json").write_text('{"kind": "process", "started": 1, "ended": 2}')
+    (mine,) = user.does("runs")["runs"]
+    again = other.with_name(mine["id"])
+    (again / "outputs").mkdir(parents=True)
+    (again / "outputs/a").write_text("x")
     make_old(lab.home / ".gpuinfra")
     refused = user.fails("prune", REMOTE, code="needs-consent", exit_code=2)
-    assert "on `bare`: 1 copy; nothing was deleted" in refused["note"]
+    assert "on `bare`: 1 run, 1 copy; nothing was deleted" in refused["note"]
     shown = user("prune", REMOTE, "--dry-run").stdout
     assert "its outputs were not fetched" in shown
     assert len(list(lab.home.glob(".gpuinfra/projects/*/slot-1/tree"))) == 1
 
     found = user.does("prune", REMOTE, "--yes")
-    kept = {each["kind"]: each["kept"] for each in found["items"]}
-    assert kept == {"run": "its outputs were not fetched", "copy": None}
+    kept = {(each["kind"], each["name"].partition("/")[2] or each["name"]): each["kept"] for each in found["items"]}
+    expected = {("run", other.name): "its outputs were not fetched", ("run", mine["id"]): None}
+    assert kept == {**expected, ("copy", "slot-1"): None}
     assert (found["deleted"], found["target"], found["size"] > 0) == (True, REMOTE, True)
     assert (other / "outputs/model").exists()
     assert not list(lab.home.glob(".gpuinfra/projects/*/slot-1/tree"))
-    assert "nothing can be deleted" in user("prune", REMOTE, "--yes").stderr
+    again.mkdir()
+    (again / "log").write_text("x")
+    make_old(again)
+    shutil.rmtree(user.workspace / ".gpuinfra/runs" / mine["id"])
+    assert "nothing can be deleted" in user("prune", REMOTE, "--yes").stderr, "there may be no other copy of the log"
     assert user("submit", "-c", REMOTE, "train.py").returncode == 0
     assert user.does("prune", REMOTE, "--yes", "--older-than", "1m")["deleted"] is False, "it was just used"
 
@@ -165,6 +175,19 @@ def test_files_of_a_containers_root_are_removed_with_their_copy(lab: Lab, monkey
     assert storage.items() == []
     assert not list(slot.glob(".gone*"))
     link.drop()
+
+
+def test_container_of_a_run_is_removed_with_it(lab: Lab, link: Link) -> None:
+    for run in ("r1", "r2"):
+        lab.engine.docker("run", "--name", f"gpuinfra-{run}", "--label", f"gpuinfra.run={run}", BUSYBOX, "true")
+    folder = lab.home / ".gpuinfra/runs/r1"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"kind": "container", "container": "c", "started": 1, "ended": 2}')
+    storage = Storage(link, DAY, (), ())
+    (found,) = storage.items()
+    assert storage.remove([found])[0].kept == ""
+    assert not folder.exists()
+    assert lab.engine.docker("ps", "--all", "--format", "{{.Names}}").stdout.split() == ["gpuinfra-r2"]
 
 
 def test_this_computer_needs_no_engine(lab: Lab) -> None:
