@@ -135,7 +135,15 @@ def test_copy_with_outputs_stays_until_they_were_fetched(root: Path, known: dict
     assert (tree / "outputs/model").exists() == bool(expected)
 
 
-def test_copy_stays_during_an_upload(root: Path) -> None:
+def test_copy_stays_if_its_client_lacks_outputs_that_another_one_fetched(root: Path) -> None:
+    tree = make_copy(root, "one")
+    (tree / "outputs/model").write_text("m")
+    (root / "runs/one/attended.json").write_text(json.dumps({heartbeat.KEPT: True}))
+    assert reasons()["copy", "project/slot-1"] == ""
+    assert reasons(unfetched=["one"])["copy", "project/slot-1"] == "outputs in it were not fetched"
+
+
+def test_copy_stays_during_an_upload(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = make_copy(root, "one")
     staging = root / "projects/project/staging"
     staging.mkdir()
@@ -145,10 +153,15 @@ def test_copy_stays_during_an_upload(root: Path) -> None:
     locks = [slots.Lock(str(path)) for path in (tree.parent / "lock", staging.with_name("staging.lock"))]
     for lock in locks:
         assert lock.try_now()
-    found = remove(*names)
+    listed, removed = reasons(), remove(*names)
+    with monkeypatch.context() as patched:  # the upload began after the look
+        patched.setattr(storage, "_look", lambda *_: (0.0, ""))
+        late = remove(*names)
     for lock in locks:
         lock.close()
-    assert found == dict.fromkeys(names, "an upload uses it")
+    expected = dict.fromkeys(names, "an upload uses it")
+    assert removed == late == expected
+    assert listed == {**expected, ("run", "one"): ""}
     assert remove(*names) == dict.fromkeys(names, "")
     assert not staging.exists()
 
