@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import select
+import shlex
 import stat
 import threading
 import time
@@ -282,7 +283,7 @@ def _remove_run(item: Item, pulse: Pulse) -> dict[str, Any]:
         return {"kept": "its job is active"}
     try:
         if left := output_folders.release(item.name):
-            return {"kept": "root owns files in it", "left": left, "againKind": item.kind, "againName": item.name}
+            return _left(left, item.kind, item.name)
         gone = _set_aside(item.paths[0])
     finally:
         os.close(lock)
@@ -320,9 +321,14 @@ def _empty(folders: Sequence[str], pulse: Pulse) -> dict[str, Any]:
             worker.join(PULSE_SECONDS)
             pulse()
         if os.path.lexists(folder):
-            name = os.path.relpath(folder, home.root())
-            return {"kept": "root owns files in it", "left": folder, "againKind": LEFTOVER, "againName": name}
+            return _left(folder, LEFTOVER, os.path.relpath(folder, home.root()))
     return {"kept": ""}
+
+
+def _left(folder: str, kind: str, name: str) -> dict[str, Any]:
+    """Return the answer for a folder in which a container's root wrote, and what to remove once that is fixed."""
+    kept = f"root owns files in it; run on the machine: `sudo chown -R $USER {shlex.quote(folder)}`"
+    return {"kept": kept, "left": folder, "againKind": kind, "againName": name}
 
 
 def _delete(path: str) -> None:

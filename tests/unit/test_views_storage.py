@@ -1,4 +1,4 @@
-"""How `prune TARGET` lists what a machine has, and what it says of a deletion."""
+"""How `prune TARGET` lists what a machine has, and what it prints after a deletion."""
 
 import json
 from datetime import UTC, datetime
