@@ -10,6 +10,7 @@ ConnectError
 │   └── KeyUnusable     no key to offer, or the right one is locked: a retry does not help
 ├── TimedOut            a command did not end in time; the connection still works
 ├── Broken              the connection is lost
+├── Interrupted         the user interrupted its use: a retry does not help
 └── SwitchedOff         Azure reports that the machine is off: a retry does not help
 RemoteError             the code on the machine refused a call
 JobError                a job cannot be started, followed or stopped, and a new connection would not help
@@ -82,6 +83,10 @@ class TimedOut(ConnectError):  # noqa: N818
 
 class Broken(ConnectError):  # noqa: N818
     """The connection is lost."""
+
+
+class Interrupted(ConnectError):  # noqa: N818
+    """The user interrupted the use of the connection, from another thread."""
 
 
 class SwitchedOff(ConnectError):  # noqa: N818

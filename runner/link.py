@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuinfra.models.target import Target
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.connection.remote_client import RemoteClient
-from gpuinfra.runner.errors import Broken, ConnectError, JobError, PortClosed, SwitchedOff, TimedOut, Unreachable
+from gpuinfra.runner.errors import (
+    Broken,
+    ConnectError,
+    Interrupted,
+    JobError,
+    PortClosed,
+    SwitchedOff,
+    TimedOut,
+    Unreachable,
+)
 from gpuinfra.runner.progress import in_thread
 
 if TYPE_CHECKING:
@@ -57,6 +66,7 @@ class Link:
         self.answers: Callable[[], bool] | None = None
         """Returns whether the machine answers on a new connection; None if the target is this computer."""
         self._off: str | None = None
+        self._is_interrupted = False
 
     @property
     def connection(self) -> Connection:
@@ -67,12 +77,16 @@ class Link:
             if self._connection is not None and not self._connection.is_open:
                 self.drop()
             if self._connection is None:
+                self._check_interrupt()
                 try:
                     self._connection = self._opener()
                 except ConnectError as error:
                     error.was_connected = self._was_connected
                     raise
                 self._was_connected = True
+                if self._is_interrupted:  # meanwhile
+                    self.drop()
+                    self._check_interrupt()
             return self._connection
 
     @property
@@ -154,8 +168,30 @@ class Link:
             if self._connection is connection:
                 self.drop()
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user interrupted its use."""
+        return self._is_interrupted
+
+    def interrupt(self) -> None:
+        """Close the connection, and let every use of the link raise Interrupted until `resume`.
+
+        This ends what another thread does, which no signal reaches.
+        """
+        self._is_interrupted = True
+        self.drop()
+
+    def resume(self) -> None:
+        """Allow its use again, for what is left to do after an interrupt."""
+        self._is_interrupted = False
+
+    def _check_interrupt(self) -> None:
+        if self._is_interrupted:
+            raise Interrupted("interrupted")
+
     def handle_loss(self, error: Exception) -> None:
         """Drop the connection if it is broken or slow. Other threads may have opened a new one already; keep that."""
+        self._check_interrupt()
         with self._lock:
             is_broken = self._connection is not None and not self._connection.is_open
         if is_broken or isinstance(error, TimedOut):

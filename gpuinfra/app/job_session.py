@@ -17,6 +17,7 @@ from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
 from gpuinfra.app.live_status import live_status
 from gpuinfra.app.run_control import never_began
+from gpuinfra.app.run_interrupts import RunInterrupts, interruptible
 from gpuinfra.app.workspace import Workspace, linked, machine_of
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
@@ -73,6 +74,8 @@ class JobSession:
     """Return whether the machine goes off now, after its runs were listed: it then refuses new jobs."""
     hold: Callable[[], bool] | None = None
     """Keep the machine on for a look at the failed job, after its runs were listed. Return whether it stays on."""
+    interrupts: RunInterrupts | None = None
+    """How Ctrl-C reaches this job if it is one of several; None in the main thread."""
     closed_until: float = 0.0
     """See `MachineRuns`."""
     is_off: bool = False
@@ -80,6 +83,7 @@ class JobSession:
     tree: str = field(default="", init=False)
     """The job's copy of the project on the target, once it was sent."""
     run: Run = field(init=False)
+    _record: Record | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         run = new_run(self.job, self.spec)
@@ -107,6 +111,7 @@ class JobSession:
         target = self.job.target
         with (
             linked(target, self.frontend, send_credentials=self.job.send_credentials) as link,
+            self.interrupts.of(link) if self.interrupts else contextlib.nullcontext(),
             job_problems(target.name),
         ):
             if self.machine:
@@ -115,7 +120,7 @@ class JobSession:
                 )
                 link.power = power
             link.warm_up(engine=self.job.in_container)
-            record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
+            record = self._record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
             heartbeat = self._heartbeat(link)
             try:
                 with self.workspace.log_of(self.run.id) as log, heartbeat:
@@ -140,6 +145,7 @@ class JobSession:
         from gpuinfra.runner.errors import ConnectError, JobError
         from gpuinfra.runner.remote_runs import list_runs
 
+        link.resume()  # an interrupt that came after the job's end has nothing left to end
         with contextlib.suppress(ConnectError, JobError, KeyboardInterrupt):
             self.neighbours = [each for each in list_runs(link.remote).runs if each.id != self.run.id]
             if self._is_worth_a_look and self.hold and self.hold():
@@ -161,6 +167,11 @@ class JobSession:
         if commit := commit_of(self.workspace.path):
             self.run = replace(self.run, git_commit=commit.id, git_dirty=commit.dirty)
         return self.run
+
+    @property
+    def current_run(self) -> Run:
+        """The run as it is now; `run` is its state at the end."""
+        return self._record.run if self._record else self.run
 
     @property
     def is_of_run(self) -> bool:
@@ -227,7 +238,8 @@ class JobSession:
             terminal={} if self.detach else self.frontend.terminal,
         )
         try:
-            submission.start()
+            with interruptible(link):
+                submission.start()
         except BaseException as error:
             if record.run.state is RunState.PREPARING:
                 # The job may run there although the machine's answer to the start never arrived.
@@ -267,7 +279,8 @@ class JobSession:
     def _to_the_end(self, following: JobFollower) -> None:
         while True:
             try:
-                following.follow_to_end()
+                with interruptible(following.link):
+                    following.follow_to_end()
             except BrokenPipeError:
                 self._reader_left(following)
             except KeyboardInterrupt as interrupt:
@@ -279,9 +292,14 @@ class JobSession:
 
     def _follow_decision(self, following: JobFollower, decision: OnInterrupt, interrupt: KeyboardInterrupt) -> None:
         """Detach, which raises the interrupt; cancel the job; or do nothing, to keep following it."""
+        from gpuinfra.runner.errors import ConnectError
+
         match decision:
             case OnInterrupt.DETACH:
                 self.frontend.note("detaching: the job keeps running")
+                if self.interrupts:  # the interrupt closed the connection, which the heartbeat uses
+                    with contextlib.suppress(ConnectError):
+                        _ = following.link.connection
                 following.heartbeat.detach()
                 if not following.record.run.state.is_over:
                     self.extend_lease()
@@ -346,21 +364,22 @@ class JobSession:
             return OnInterrupt.CANCEL if self.is_of_run else OnInterrupt.DETACH
         if not self.job.tracked:
             return OnInterrupt.CANCEL  # no command could find it again
-        if self.on_interrupt is not OnInterrupt.ASK:
-            return self.on_interrupt
+        on_interrupt = (self.interrupts and self.interrupts.decision) or self.on_interrupt
+        if on_interrupt is not OnInterrupt.ASK:
+            return on_interrupt
         if not self.frontend.can_ask:
             # A closed terminal does not cancel the job. The machine still stops: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
         from gpuinfra.app.interrupt_question import interrupt_question
 
         try:
-            question = interrupt_question(self._machine_end(), datetime.now(UTC))
+            question = interrupt_question(self.machine_end(), datetime.now(UTC))
             answer = self.frontend.ask_choice(question, "d", lambda: following.heartbeat.ended is not None)
         except KeyboardInterrupt:  # a second Ctrl-C before the question
             return OnInterrupt.DETACH
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 
-    def _machine_end(self) -> MachineEnd | None:
+    def machine_end(self) -> MachineEnd | None:
         """Return what ends the job's machine, as far as it is known here: Azure is not asked for it."""
         from gpuinfra.app.interrupt_question import MachineEnd, time_after_detach
         from gpuinfra.app.machine_costs import hourly_price

@@ -39,7 +39,7 @@ class TaskResults(Generic[R]):
     """Ctrl-C, or the end of the input at a question. Raise it after the results were shown."""
 
 
-def for_each(
+def for_each(  # noqa: PLR0913 options are passed by name
     machines: Sequence[T],
     task: Callable[[T, Settings, Frontend], R],
     settings: Settings,
@@ -48,21 +48,24 @@ def for_each(
     errors: ErrorCollector,
     name_of: Callable[[T], str],
     span_of: Callable[[T], Span | None] = lambda _: None,
+    at_once: int = AT_ONCE,
+    continues_after: Callable[[KeyboardInterrupt], bool] = lambda _: False,
 ) -> TaskResults[R]:
     """Run the task for each machine, and collect Problems in `errors`. Ctrl-C ends all tasks.
 
-    Problems of several machines get the machine's name, and the location of its spec from `span_of`.
+    Problems of several machines get the machine's name, and the location of its spec from `span_of`. If
+    `continues_after` handles a Ctrl-C, it returns True, and the tasks continue.
     """
     if len(machines) < 2:
         return _one_after_the_other(machines, task, settings, frontend, errors)
     interrupt = Interrupt()
     own = replace(settings, interrupt=interrupt)
-    pool = ThreadPoolExecutor(min(len(machines), AT_ONCE), thread_name_prefix="machine")
+    pool = ThreadPoolExecutor(min(len(machines), at_once), thread_name_prefix="machine")
     futures = [pool.submit(task, each, own, _MachineFrontend(frontend, name_of(each))) for each in machines]
     ended_by: BaseException | None = None
     failed = set[Future[R]]()
     try:
-        wait(futures)
+        _wait(futures, continues_after)
     except KeyboardInterrupt as error:
         ended_by = error
         running = {future for future in futures if not future.done()}
@@ -78,6 +81,17 @@ def for_each(
             other = _collect(future, name_of(machine), span_of(machine), results, errors)
             ended_by = ended_by or other
     return TaskResults(results, ended_by)
+
+
+def _wait(futures: Sequence[Future[R]], continues_after: Callable[[KeyboardInterrupt], bool]) -> None:
+    while True:
+        try:
+            wait(futures)
+        except KeyboardInterrupt as error:
+            if not continues_after(error):
+                raise
+        else:
+            return
 
 
 def _one_after_the_other(
@@ -102,13 +116,13 @@ def _collect(
     if error is None:
         results.append(future.result())
     elif isinstance(error, Problem):
-        errors.add(Problem(*(_naming(name, span, each) for each in error.diagnostics), exit_code=error.exit_code))
+        errors.add(Problem(*(with_machine(each, name, span) for each in error.diagnostics), exit_code=error.exit_code))
     else:
         return error
     return None
 
 
-def _naming(name: str, span: Span | None, diagnostic: Diagnostic) -> Diagnostic:
+def with_machine(diagnostic: Diagnostic, name: str, span: Span | None) -> Diagnostic:
     """Return the diagnostic of a machine with its name and the location of its spec."""
     diagnostic = replace(diagnostic, span=diagnostic.span or span, machine=name)
     if name in f"{diagnostic.summary} {diagnostic.note}":
@@ -205,14 +219,16 @@ class Teardowns:
     """What an interrupted command for the end of several machines has achieved."""
 
     deletes: bool
-    finished: frozenset[str]
+    finished: frozenset[str] = frozenset()
     """The names of the machines with a proof of their end."""
+    creates: bool = False
+    """Whether the command also creates machines: a request to create an absent one may still arrive."""
 
 
 def _is_left(state: MachineState, down: Teardowns | None) -> bool:
     """Return whether the machine may be billed, now or soon, or whether resources to delete may remain."""
-    if down is None:
-        return state.power != "off"  # a request to create an absent one may still arrive
+    if down is None or down.creates:
+        return state.power != "off"
     if down.deletes:
         return state.name not in down.finished  # other resources may remain without the VM
     return state.power in {"on", "unknown"}

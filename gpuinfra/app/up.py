@@ -70,16 +70,17 @@ def make_ready(session: CloudSession, target: Target, spec: Spec, frontend: Fron
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
     try:
         opener = watched_opener(session.cloud, spec)
-        facts = wait_until_ready(
-            target,
-            ssh_seconds=ssh,
-            gpu_seconds=gpu,
-            login_seconds=login.seconds(session.cloud.now()),
-            progress=frontend,
-            opener=opener,
-        )
-        if target.type == REMOTEDOCKER:
-            _wait_for_docker(session, target, frontend, opener)
+        with cloud_errors(f"waiting for {spec.name}"):
+            facts = wait_until_ready(
+                target,
+                ssh_seconds=ssh,
+                gpu_seconds=gpu,
+                login_seconds=login.seconds(session.cloud.now()),
+                progress=frontend,
+                opener=opener,
+            )
+            if target.type == REMOTEDOCKER:
+                _wait_for_docker(session, target, frontend, opener)
     except NotReady as error:
         if ended := _ended_meanwhile(session, spec):
             raise ended from error
@@ -131,6 +132,7 @@ def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connec
 
     def open_connection(target: Target, seconds: float) -> Connection:
         nonlocal next_look
+        cloud.interrupt.check(spec.name)
         if time.monotonic() >= next_look:
             next_look = time.monotonic() + LOOK_SECONDS
             try:
