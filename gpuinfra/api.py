@@ -316,11 +316,12 @@ def run(  # noqa: PLR0913 each is an option
     KeyboardInterrupt.
     """
     from gpuinfra.app.run import run_job
+    from gpuinfra.app.specs import one_located
 
     request = _job_request(script, arguments, command, gpus, timeout, env, require_gpu_use=require_gpu_use)
     with _settings(workspace, sandbox=sandbox, yes=False) as settings:
         frontend = Callbacks(progress, None, output)
-        result = run_job(settings, spec, request, after_run, OnInterrupt.CANCEL, frontend)
+        result = run_job(settings, one_located(settings, spec), request, after_run, OnInterrupt.CANCEL, frontend)
     if result.interrupted:
         raise KeyboardInterrupt
     if result.diagnostics or result.job is None:

@@ -11,6 +11,7 @@ SECONDS = {
     "tests/e2e/test_waste.py": 20.0,
     "tests/e2e/test_deleted_by_others.py": 8.0,
     "tests/e2e/test_many_machines.py": 5.0,
+    "tests/e2e/test_run_several.py": 3.0,
     "tests/e2e/test_up_errors.py": 5.0,
     "tests/e2e/test_demo.py": 10.0,
     "tests/e2e/test_example_environments.py": 4.0,

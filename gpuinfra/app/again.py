@@ -52,7 +52,8 @@ def repeat_run(
     if before.after_run is None:
         job, spec = resolve_job(workspace, before.configuration, request)
     else:
-        spec = one_located(settings, before.configuration).spec
+        located = one_located(settings, before.configuration)
+        spec = located.spec
         job = resolve_job_of_machine(settings.folder, spec, request)
     now = new_run(job, spec)
     # The files of a machine that `run` prepares may not exist: its spec decides.
@@ -61,7 +62,7 @@ def repeat_run(
     if before.after_run is None:
         done = submit(settings, before.configuration, request, on_interrupt, frontend)
         return RunResult(done, None, done.diagnostics, done.exit_code, done.interrupted)
-    return run_job(settings, before.configuration, request, after_run or before.after_run, on_interrupt, frontend)
+    return run_job(settings, located, request, after_run or before.after_run, on_interrupt, frontend)
 
 
 def check_machine(before: Run, now: Run) -> None:

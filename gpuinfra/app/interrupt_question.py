@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -42,6 +43,26 @@ def interrupt_question(machine: MachineEnd | None, now: datetime) -> str:
         f"  c  cancel: the job ends, and its outputs are fetched{_after_cancel(machine)}\n"
         "  g  go on following\n"
         "Ctrl-C again detaches, and so does no answer for two minutes. [d/c/g]"
+    )
+
+
+def question_about_all(jobs: Sequence[MachineEnd], others: Sequence[MachineEnd], now: datetime) -> str:
+    """Return the question about several machines: those with a running job, and the others, which end now."""
+    leave = [f"     {each.name}: the job finishes{_after_detach(each, now)}" for each in jobs]
+    ends = [f"     {each.name}: no job runs{_after_cancel(each)}" for each in others]
+    cancels = [f"     {each.name}: the job ends{_after_cancel(each)}" for each in jobs]
+    return "\n".join(
+        (
+            f"\nCtrl-C: the jobs on {', '.join(each.name for each in jobs)} keep running. What next?",
+            "  d  detach from all:",
+            *leave,
+            *ends,
+            "  c  cancel all, and fetch their outputs:",
+            *cancels,
+            *ends,
+            "  g  go on following",
+            "Ctrl-C again detaches, and so does no answer for two minutes. [d/c/g]",
+        )
     )
 
 

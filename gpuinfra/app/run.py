@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from getpass import getuser
@@ -11,12 +12,13 @@ from gpuinfra.app.access import INTERRUPT_SECONDS, cloud_errors, look_at_vm, ope
 from gpuinfra.app.consent import ASK_SECONDS, OtherRuns
 from gpuinfra.app.down import end_machine
 from gpuinfra.app.frontend import Frontend
+from gpuinfra.app.interrupt_question import MachineEnd
 from gpuinfra.app.job_request import JobRequest, OnInterrupt, resolve_job_of_machine, usage
 from gpuinfra.app.job_session import JobSession
 from gpuinfra.app.machine_names import Named
+from gpuinfra.app.run_interrupts import RunInterrupts
 from gpuinfra.app.sandbox import Sandbox
 from gpuinfra.app.settings import Settings
-from gpuinfra.app.specs import default_spec, one_located
 from gpuinfra.app.stay import check_ends, hold_machine, receipt_of_detached
 from gpuinfra.app.submit import JobResult, result_of
 from gpuinfra.app.up import WITHOUT_DOCKER, LeftOn, up
@@ -27,9 +29,10 @@ from gpuinfra.models.base import format_duration
 from gpuinfra.models.plan import Action, Kind, Plan
 from gpuinfra.models.receipt import Receipt
 from gpuinfra.models.spec import Spec
-from gpuinfra.models.target import Target
+from gpuinfra.models.target import Target, UpResult
 from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import tags
+from gpuinfra.provision.preflight import Preflight
 from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
 from gpuinfra.runner.job import StopReason
@@ -47,7 +50,7 @@ CHOICES = ("deallocate", DELETE, KEEP)
 
 def run_job(
     settings: Settings,
-    word: str | None,
+    located: LocatedSpec,
     request: JobRequest,
     after_run: str | None,
     on_interrupt: OnInterrupt,
@@ -55,21 +58,31 @@ def run_job(
 ) -> RunResult:
     """Create or start a spec's machine, run a job on it, fetch its outputs, and stop the machine.
 
-    `word` is the spec's file or the machine's name; without one, see `default_spec`. `after_run` overrides the spec's
-    `afterRun`.
+    `after_run` overrides the spec's `afterRun`.
     """
+    workflow = prepare_run(settings, located, request, after_run, on_interrupt, frontend)
+    workflow.execute()
+    return workflow.result()
+
+
+def prepare_run(
+    settings: Settings,
+    located: LocatedSpec,
+    request: JobRequest,
+    after_run: str | None,
+    on_interrupt: OnInterrupt,
+    frontend: Frontend,
+) -> RunWorkflow:
+    """Return the workflow of one run. Raise Problem for what spec, project and command line have wrong."""
     request = replace(request, script=script_in_workspace(settings, request.script))
-    located = one_located(settings, word) if word else default_spec(settings)
     after_run = _after_run(located.spec, after_run)
     job = _resolve(settings, located.spec, request)
     if request.keep_on_failure and after_run == KEEP:
         note = "the machine is kept after every run, so `--keep-on-failure` changes nothing"
         raise usage("an option without effect", note, "leave it out, or give `--after-run deallocate`")
-    workflow = RunWorkflow(
+    return RunWorkflow(
         settings, located, job, after_run, on_interrupt, frontend, detach=request.detach, request=request
     )
-    workflow.execute()
-    return workflow.result()
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,8 @@ class RunResult:
     """The problems of the job and of its machine."""
     exit_code: int
     interrupted: bool
+    is_left: bool = False
+    """Whether something may be billed, or is left behind, that the user did not ask for."""
 
 
 @dataclass
@@ -106,8 +121,17 @@ class RunWorkflow:
     """The plan that `up` has begun to apply; None if nothing was changed."""
     host_key: str = ""
     """The host key for a machine that this run creates."""
+    interrupts: RunInterrupts | None = None
+    """How Ctrl-C reaches this run if it is one of several."""
+    checked: Preflight | None = None
+    """The result of an earlier preflight."""
+    shown: Callable[[Plan], Plan] = lambda plan: plan
+    """Returns what to show of the plan."""
+    before_start: Callable[[], None] = lambda: None
+    """Called after all questions, before Azure is changed or a job is sent."""
     _others: OtherRuns | None = None
     _is_left: bool = False
+    _is_started: bool = False
 
     @property
     def spec(self) -> Spec:
@@ -125,7 +149,7 @@ class RunWorkflow:
     def _execute(self) -> None:
         is_up = False
         try:
-            result = up(self.settings, self.located, UP_SECONDS, self.frontend, before_change=self._note_change)
+            result = self._up()
             is_up = True
             self._submit(result.target)
         except KeyboardInterrupt:
@@ -144,8 +168,36 @@ class RunWorkflow:
             raise
         self._end()
 
+    def _up(self) -> UpResult:
+        interrupts = self.interrupts
+        try:
+            result = up(
+                replace(self.settings, interrupt=interrupts.cloud) if interrupts else self.settings,
+                self.located,
+                UP_SECONDS,
+                self.frontend,
+                before_change=self._note_change,
+                checked=self.checked,
+                shown=self.shown,
+            )
+        except Problem as found:
+            if interrupts is None or interrupts.decision is None:
+                raise
+            if found.exit_code is not Exit.INTERRUPTED:
+                self.problem = found
+            raise KeyboardInterrupt from found
+        self._start()
+        return result
+
     def _note_change(self, plan: Plan, host_key: str) -> None:
+        self._start()
         self.plan, self.host_key = plan, host_key
+
+    def _start(self) -> None:
+        """Call `before_start` once: there may be several changes, or none."""
+        if not self._is_started:
+            self.before_start()
+            self._is_started = True
 
     def _submit(self, target: Target | None) -> None:
         if target is None:
@@ -170,6 +222,7 @@ class RunWorkflow:
             is_unneeded=lambda: self._known_reason() is None,
             hold=self._hold,
             detach=self.detach,
+            interrupts=self.interrupts,
         )
         try:
             self.work.run_to_end()
@@ -268,6 +321,19 @@ class RunWorkflow:
         return not self._creates or self._found_key() in {self.host_key, None}
 
     @property
+    def has_running_job(self) -> bool:
+        """Whether its job runs, so that the user can detach from it."""
+        run = self.work.current_run if self.work else None
+        return run is not None and run.started is not None and not run.state.is_over
+
+    @property
+    def machine_end(self) -> MachineEnd:
+        """What ends the machine, as far as it is known here."""
+        found = self.work.machine_end() if self.work else None
+        is_kept = self.work is None and not (self.plan and self.plan.switches_on)
+        return found or MachineEnd(self.spec.name, KEEP if is_kept else self.after_run, None, None)
+
+    @property
     def _creates(self) -> bool:
         changes = self.plan.changes if self.plan else ()
         return any(each.ref.kind is Kind.VM and each.action in {Action.ADD, Action.REPLACE} for each in changes)
@@ -359,11 +425,12 @@ class RunWorkflow:
             code = Exit.INTERRUPTED
         else:
             code = job.exit_code
+        is_left = self.problem is not None and self.problem.exit_code is Exit.LEFT_BEHIND
         if self.receipt and not self.receipt.is_proof and not self.receipt.stay:
-            code = Exit.LEFT_BEHIND
+            code, is_left = Exit.LEFT_BEHIND, True
         problems = self.problem.diagnostics if self.problem else ()
         interrupted = self.interrupted or (job is not None and job.interrupted)
-        return RunResult(job, self.receipt, job.diagnostics if job else problems, code, interrupted)
+        return RunResult(job, self.receipt, job.diagnostics if job else problems, code, interrupted, is_left)
 
 
 def _after_run(spec: Spec, given: str | None) -> str:

@@ -175,6 +175,38 @@ def one_located(settings: Settings, word: str) -> LocatedSpec:
     )
 
 
+def specs_of_run(settings: Settings, words: Sequence[str], errors: ErrorCollector) -> list[LocatedSpec]:
+    """Return the specs that words mean: files, folders or machine names; without words, the default one.
+
+    Errors in them are collected in `errors`.
+    """
+    from gpuinfra.parse.files import same_names
+
+    if not words:
+        return [default_spec(settings)]
+    found: list[LocatedSpec] = []
+    for word in words:
+        with errors.capture():
+            meant = _located_meant(settings, word, errors)
+            if not meant:
+                raise _no_spec(settings.workspace, word)
+            if not is_path(word):
+                check_specs_agree(settings.workspace, word)
+            found += meant
+    # Those of one word are known already.
+    if twice := [each for each in same_names(found) if each not in errors.diagnostics]:
+        errors.add(Problem(*twice, exit_code=Exit.USAGE))
+    return found
+
+
+def may_be_spec(settings: Settings, word: str) -> bool:
+    """Return whether a word after a spec is another spec: a YAML file, a folder or a machine's name, not a script."""
+    if word.endswith((".yaml", ".yml")):
+        return True
+    found = located_path(settings, word)
+    return stat.S_ISDIR(_mode(found)) or (not _mode(found) and spec_named(settings.workspace, word) is not None)
+
+
 def default_spec(settings: Settings) -> LocatedSpec:
     """Return the one spec that a command without a spec means. Raise Problem if there are several."""
     found = default_specs(settings)

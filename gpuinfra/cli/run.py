@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shlex import quote
+from collections.abc import Callable, Sequence
+from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from gpuinfra.cli import options as job
 from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import LAST
 from gpuinfra.cli.standard_input import note_input, refuse_input
+from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.run import RunResult
@@ -27,7 +29,8 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         typer.Argument(
             autocompletion=completion.machines,
             metavar="SPEC",
-            help="Spec file, or machine name. Default: gpu.yaml, or the only spec.",
+            help="Spec file, folder of specs, or machine name; several run in parallel. Default: gpu.yaml, or the only "
+            "spec.",
         ),
     ] = None,
     script: job.ScriptArgument = None,
@@ -73,21 +76,17 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="Repeat the last run, as with `--again last`.")] = False,
 ) -> int:
-    """Provision a machine, run one job on it, fetch the outputs, and deallocate it.
+    """Provision a machine, run one job on it, fetch the outputs, and deallocate it. Several specs run in parallel.
 
     Ctrl-C on a terminal asks whether to detach, cancel or go on, and says what each leads to. A second Ctrl-C detaches:
     the job finishes, and the machine's agent then switches the machine off.
     """
-    from gpuinfra.app.run import run_job
-    from gpuinfra.views import receipt as receipt_view
-    from gpuinfra.views.job import show_result as show_job
-
     settings = start_command(context)
-    if spec == job.SEPARATOR:
-        spec, script, words = None, spec, [*([script] if script is not None else []), *(words or ())]
-    if spec and script and script.startswith("-") and script != job.SEPARATOR:
+    given = [word for word in (spec, script, *(words or ())) if word is not None]
+    specs, script, words = split_words(given, lambda word: _may_be_spec(settings, word))
+    if specs and script and script.startswith("-") and script != job.SEPARATOR:
         note = f"`{script}` comes after the spec, where the script is expected"
-        help_line = f"put options before the spec: `gpuinfra run {quote(script)} … {quote(spec)} train.py`"
+        help_line = f"put options before the spec: `gpuinfra run {quote(script)} … {join(specs)} train.py`"
         raise usage("wrong usage", note, help_line)
     request = JobRequest(
         **job.passed_words(script, words, "run"),
@@ -106,13 +105,67 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         detach=detach,
     )
     refuse_input("run")
+    if again or last:
+        run_id = LAST if last else str(again)
+        with open_frontend(settings) as frontend:
+            result = _repeat(settings, run_id, specs, request, after_run, on_interrupt, frontend)
+            note_input(frontend)
+        return _show(settings, result)
+    return _run(settings, specs, request, after_run, on_interrupt)
+
+
+def split_words(given: Sequence[str], may_be_spec: Callable[[str], bool]) -> tuple[list[str], str | None, list[str]]:
+    """Return the specs, the script or `--`, and its arguments.
+
+    The first word is a spec. Those after it are specs as long as they can be.
+    """
+    end = next(
+        (place for place, word in enumerate(given) if word == job.SEPARATOR or (place and not may_be_spec(word))),
+        len(given),
+    )
+    rest = list(given[end:])
+    return list(given[:end]), rest[0] if rest else None, rest[1:]
+
+
+def _may_be_spec(settings: Settings, word: str) -> bool:
+    from gpuinfra.app.specs import may_be_spec
+
+    return may_be_spec(settings, word)
+
+
+def _run(
+    settings: Settings, words: Sequence[str], request: JobRequest, after_run: str | None, on_interrupt: OnInterrupt
+) -> int:
+    from gpuinfra.app.machine_tasks import ErrorCollector
+    from gpuinfra.app.run import run_job
+    from gpuinfra.app.specs import specs_of_run
+
+    errors = ErrorCollector()
+    specs = specs_of_run(settings, words, errors)
+    if not specs:
+        raise Problem(*errors.diagnostics, exit_code=errors.exit_code())
+    if len(specs) > 1 or errors.diagnostics:
+        from gpuinfra.app.run_several import run_several
+        from gpuinfra.views.run_table import RunsView, show_results
+
+        with RunsView(json=settings.json, verbose=settings.verbose) as runs_frontend:
+            done = run_several(settings, specs, errors, request, after_run, on_interrupt, runs_frontend)
+            note_input(runs_frontend)
+        if done.results or not done.ended_by:
+            show_results(done.results, json=settings.json)
+        if done.ended_by:
+            raise done.ended_by
+        return done.exit_code
     with open_frontend(settings) as frontend:
-        if again or last:
-            run_id = LAST if last else str(again)
-            result = _repeat(settings, run_id, spec, request, after_run, on_interrupt, frontend)
-        else:
-            result = run_job(settings, spec, request, after_run, on_interrupt, frontend)
+        result = run_job(settings, specs[0], request, after_run, on_interrupt, frontend)
         note_input(frontend)
+    return _show(settings, result)
+
+
+def _show(settings: Settings, result: RunResult) -> int:
+    from gpuinfra.views import receipt as receipt_view
+    from gpuinfra.views.job import show_result as show_job
+
     if result.job:
         show_job(result.job.run, result.job.folder, result.receipt, result.diagnostics, json=settings.json)
     else:
@@ -124,7 +177,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
 def _repeat(
     settings: Settings,
     run: str,
-    spec: str | None,
+    specs: Sequence[str],
     request: JobRequest,
     after_run: str | None,
     on_interrupt: OnInterrupt,
@@ -132,7 +185,7 @@ def _repeat(
 ) -> RunResult:
     from gpuinfra.app.again import repeat_run
 
-    if spec or request.script or request.command:
+    if specs or request.script or request.command:
         note = "`--again` and `--last` repeat the command of their run on its machine"
         raise usage("wrong usage", note, "leave out the spec and the command, or the option")
     return repeat_run(settings, run, request, after_run, on_interrupt, frontend)

@@ -22,7 +22,7 @@ def load_paths(paths: Iterable[str]) -> Loaded:
             logger.debug("%s: %d specs, %d problems", path, len(part.specs), len(part.diagnostics))
             loaded.specs += part.specs
             loaded.diagnostics += part.diagnostics
-    loaded.diagnostics += _same_names(loaded.specs)
+    loaded.diagnostics += same_names(loaded.specs)
     return loaded
 
 
@@ -83,7 +83,7 @@ def _read(file: Path) -> bytes | Diagnostic:
         return Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=f"`{file}`: {reason}")
 
 
-def _same_names(specs: list[LocatedSpec]) -> Iterator[Diagnostic]:
+def same_names(specs: list[LocatedSpec]) -> Iterator[Diagnostic]:
     """Report specs with the same name. Azure ignores case in names."""
     seen: dict[str, LocatedSpec] = {}
     for located in specs:

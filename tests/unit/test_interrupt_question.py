@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuinfra.app.interrupt_question import MachineEnd, interrupt_question, time_after_detach
+from gpuinfra.app.interrupt_question import MachineEnd, interrupt_question, question_about_all, time_after_detach
 from gpuinfra.models.spec import Lifecycle
 
 NOW = datetime(2026, 11, 19, 21, 0, tzinfo=UTC)
@@ -51,3 +51,22 @@ def test_detach_gives_the_job_its_time_limit_and_time_for_its_outputs() -> None:
     assert time_after_detach(Lifecycle(), None) == FOUR_HOURS
     assert time_after_detach(Lifecycle(), 3600) == FOUR_HOURS
     assert time_after_detach(Lifecycle(), 8 * 3600) == timedelta(hours=8, minutes=10)
+
+
+def test_question_about_several_machines_says_what_happens_to_each() -> None:
+    kept, coming = MachineEnd("kept", "keep", FOUR_HOURS, 1.0), MachineEnd("coming", "delete", None, None)
+    within = "within 4h; if it cannot, Azure's schedule does within 4h35m (2026-11-20 01:35 UTC), for at most"
+    assert question_about_all([DEALLOCATED, kept], [coming], NOW).splitlines()[1:] == [
+        "Ctrl-C: the jobs on my-dsvm, kept keep running. What next?",
+        "  d  detach from all:",
+        f"     my-dsvm: the job finishes, then the agent of my-dsvm switches the machine off, {within} $2.41 more",
+        "     kept: the job finishes; kept stays on until its lease ends: its agent switches it off "
+        f"{within} $4.58 more",
+        "     coming: no job runs; coming is deleted",
+        "  c  cancel all, and fetch their outputs:",
+        "     my-dsvm: the job ends; my-dsvm is switched off",
+        "     kept: the job ends; kept stays on",
+        "     coming: no job runs; coming is deleted",
+        "  g  go on following",
+        "Ctrl-C again detaches, and so does no answer for two minutes. [d/c/g]",
+    ]
