@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.real import program
+from tests.variants import variant
 
 ROOT = Path(__file__).parents[2]
 # The packages of a minimal Debian. git stays: the demo has one more step with it.
 ADDED = ("ssh", "scp", "sftp", "docker", "az", "rsync", "cron", "systemctl")
 
 
+@variant
 @pytest.mark.timeout(400)
 def test_demo_runs_from_start_to_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
