@@ -11,6 +11,7 @@ import pytest
 
 import gpuinfra
 from tests.e2e.user import User, inherited
+from tests.variants import variant
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text("utf-8")
@@ -50,6 +51,7 @@ def test_examples_of_the_page_run(project: User) -> None:
     assert not project.azure.is_billed()
 
 
+@variant
 def test_notebook_runs(project: User) -> None:
     cells = json.loads((ROOT / "examples" / "notebook.ipynb").read_text("utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
@@ -62,6 +64,7 @@ def test_page_describes_every_name() -> None:
     assert all(getattr(gpuinfra, name) for name in gpuinfra.__all__)
 
 
+@variant
 def test_machine_is_deallocated_after_an_exception(project: User) -> None:
     code = """
 import gpuinfra
@@ -95,6 +98,7 @@ except KeyboardInterrupt:
     assert not project.azure.is_billed()
 
 
+@variant
 def test_machine_of_others_is_left_alone(project: User) -> None:
     project.up()
     code = """

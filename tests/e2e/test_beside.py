@@ -16,11 +16,12 @@ import pytest
 from tests.e2e.jobs import ENDLESS, SECONDS
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, Lab, LabUser
 from tests.sshd import eventually
+from tests.variants import variants
 
 LOOK = "import os, sys; print(os.environ['PLAIN'], os.environ['TOKEN'], os.path.exists('train.py')); sys.exit(7)"
 
 
-@pytest.mark.parametrize("target", [REMOTEDOCKER, REMOTE, LOCALDOCKER, LOCAL])
+@pytest.mark.parametrize("target", variants(REMOTEDOCKER, REMOTE, LOCALDOCKER, LOCAL))
 def test_exec_runs_a_command_with_the_environment_of_the_job(lab: Lab, target: str) -> None:
     user = lab.user(explicit_fields=frozenset({"identity"}))
     user.script(ENDLESS)

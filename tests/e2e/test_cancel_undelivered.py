@@ -5,6 +5,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import guest_home, hide_machine, project, runs_of, show_machine
 from tests.e2e.user import User
+from tests.variants import variant
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def test_undelivered_cancel_fails_and_the_run_is_recorded_as_it_ends(user: User,
     assert runs_of(user)[0]["state"] == "completed"
 
 
+@variant
 def test_cancel_of_a_run_whose_machine_is_off_says_that_it_is_over(user: User, azure: Azure) -> None:
     assert user("submit", "-c", "my_dsvm", "--detach", "waits.py").returncode == 0
     run = runs_of(user)[0]["id"]

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import make_address, make_disk, make_group
 from tests.e2e.user import REGION, SIZE, User
+from tests.variants import variant
 
 MINUTES = 600.0
 """Shorter than the idle window."""
@@ -20,6 +21,7 @@ def row(found: dict[str, Any]) -> dict[str, Any]:
     return dict(only)
 
 
+@variant
 def test_cost_of_a_machine_from_creation_to_deletion_matches_the_bill(user: User, azure: Azure) -> None:
     user.spec(tags={"project": "mnist"})
     user.up()

@@ -10,6 +10,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import wait_for_agent
 from tests.e2e.user import User
 from tests.sshd import eventually
+from tests.variants import variants
 
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
 # $0.631 an hour: 1 USD pays for 1 h 35 min, 2 USD for 3 h 10 min, 5 USD for 7 h 55 min.
@@ -53,13 +54,13 @@ def about(length: timedelta) -> Any:
 
 @pytest.mark.parametrize(
     ("first", "then", "length", "cause"),
-    [
+    variants(
         pytest.param("1 USD", "2 USD", CAPS["2 USD"], "cost cap", id="raised-below-the-lease"),
         pytest.param("1 USD", "5 USD", LEASE, "lease", id="raised-beyond-the-lease"),
         pytest.param("1 USD", None, LEASE, "lease", id="removed"),
         pytest.param("5 USD", "1 USD", CAPS["1 USD"], "cost cap", id="lowered"),
         pytest.param(None, "2 USD", CAPS["2 USD"], "cost cap", id="added"),
-    ],
+    ),
 )
 def test_up_with_another_max_cost_moves_the_end(
     user: User, azure: Azure, first: str | None, then: str | None, length: timedelta, cause: str

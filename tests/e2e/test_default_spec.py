@@ -11,6 +11,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import project
 from tests.e2e.user import Run, User, inherited
 from tests.program import run as run_program
+from tests.variants import variants
 
 SPEC = "apiVersion: gpuinfra/v1\nname: {}\nregion: eastus\nsize: Standard_NC4as_T4_v3\n"
 
@@ -67,7 +68,7 @@ def test_down_without_a_name_asks_before_it_deletes(user: User, azure: Azure) ->
     assert azure.everything() == []
 
 
-@pytest.mark.parametrize("command", ["plan", "up", "run"])
+@pytest.mark.parametrize("command", variants("up", "plan", "run"))
 def test_several_specs_are_not_guessed(run: Run, tmp_path: Path, command: str) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(SPEC.format(name))

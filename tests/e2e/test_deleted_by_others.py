@@ -9,6 +9,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import guest_home, project, runs_of
 from tests.e2e.user import User
 from tests.sshd import eventually
+from tests.variants import variants
 
 MACHINE = "Microsoft.Compute/virtualMachines"
 SECONDS = 60.0
@@ -35,7 +36,7 @@ def cost_of(user: User, run: str) -> float:
     return float(next(row["computeUsd"] for row in rows if row["label"] == run))
 
 
-@pytest.mark.parametrize("command", [["runs"], ["down", "my-dsvm", "--delete", "--yes"]], ids=["runs", "down"])
+@pytest.mark.parametrize("command", variants(["runs"], ["down", "my-dsvm", "--delete", "--yes"]), ids=["runs", "down"])
 def test_runs_and_cost_agree_on_a_run_of_a_deleted_machine(
     user: User, azure: Azure, run: str, command: list[str]
 ) -> None:
@@ -48,7 +49,7 @@ def test_runs_and_cost_agree_on_a_run_of_a_deleted_machine(
     assert abs((datetime.fromisoformat(found["ended"]) - ended).total_seconds()) < 1
 
 
-@pytest.mark.parametrize("options", [[], ["--delete", "--yes"]], ids=["down", "delete"])
+@pytest.mark.parametrize("options", variants([], ["--delete", "--yes"]), ids=["down", "delete"])
 def test_receipt_of_a_machine_that_others_deleted_has_its_cost(
     user: User, azure: Azure, run: str, options: list[str]
 ) -> None:
@@ -61,7 +62,7 @@ def test_receipt_of_a_machine_that_others_deleted_has_its_cost(
     assert runs_of(user)[0]["id"] == run
 
 
-@pytest.mark.parametrize("command", [["outputs"], ["logs"], ["logs", "-f"]], ids=" ".join)
+@pytest.mark.parametrize("command", variants(["outputs"], ["logs"], ["logs", "-f"]), ids=" ".join)
 def test_no_command_offers_to_fetch_outputs_from_a_deleted_disk(user: User, run: str, command: list[str]) -> None:
     user.does("runs")
     done = user(*command, run)

@@ -10,6 +10,7 @@ from gpuinfra.remote.states import SILENT_SECONDS
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import guest_home, is_off, project
 from tests.e2e.user import User
+from tests.variants import variants
 
 RUN = "20261116-080000-abcd"
 
@@ -28,7 +29,7 @@ def silent_for(user: User, azure: Azure, request: pytest.FixtureRequest) -> floa
 
 
 @pytest.mark.parametrize("silent_for", [SILENT_SECONDS + 60], indirect=True)
-@pytest.mark.parametrize("command", [["run", "gpu.yaml", "quick.py"], ["down", "my-dsvm"]], ids=["run", "down"])
+@pytest.mark.parametrize("command", variants(["run", "gpu.yaml", "quick.py"], ["down", "my-dsvm"]), ids=["run", "down"])
 def test_deserted_run_keeps_no_machine_on(user: User, azure: Azure, silent_for: float, command: list[str]) -> None:
     done = user(*command)
     assert done.returncode == 0, done.stderr

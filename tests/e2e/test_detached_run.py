@@ -15,6 +15,7 @@ from tests.e2e.jobs import open_terminal
 from tests.e2e.run_help import WAITS, Start, guest_home, guest_root, is_off, project, run_job, runs_of
 from tests.e2e.user import User
 from tests.sshd import eventually
+from tests.variants import variant
 
 SECONDS = 120.0
 # Longer than the agent waits for a client.
@@ -98,6 +99,7 @@ def test_detached_job_of_run_finishes_before_the_machine_goes_off(user: User, az
     assert [each["state"] for each in runs_of(user)] == ["completed"]
 
 
+@variant
 def test_second_detached_job_has_its_whole_window_after_an_older_run(user: User, azure: Azure) -> None:
     azure.control("POST", "clock", {"speed": 5})
     (user.workspace / "second.py").write_text(WAITS.replace('"go"', '"go-second"'))
@@ -147,6 +149,7 @@ def test_run_detaches_and_its_machine_goes_off_after_the_job(user: User, azure: 
     assert eventually(lambda: is_off(azure), SECONDS)
 
 
+@variant
 def test_agent_keeps_the_machine_on_for_a_look_if_a_detached_job_fails(user: User, azure: Azure) -> None:
     azure.control("POST", "clock", {"speed": 5})
     document = run_job(user, "--detach", "--keep-on-failure", "30m", "gpu.yaml", "waits.py", "3")

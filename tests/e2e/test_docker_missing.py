@@ -14,6 +14,7 @@ from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import guest_home
 from tests.e2e.user import User
 from tests.fake_engine import fake_engine
+from tests.variants import variant
 
 QUICK = "print('done')\nopen('outputs/result.txt', 'w').write('result')\n"
 
@@ -48,6 +49,7 @@ def diagnostic(done: "subprocess.CompletedProcess[str]") -> dict[str, str]:
     return dict(found)
 
 
+@variant
 def test_submit_names_a_docker_engine_that_does_not_run(user: User) -> None:
     user.up()
     done = user("submit", "--json", "-c", "my_dsvm", "train.py")

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.run_help import wait_until
 from tests.e2e.user import PARTS, REGION, SIZE, User
+from tests.variants import variant, variants
 
 SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-nsg")
 DISK: dict[str, Any] = {
@@ -68,7 +69,7 @@ def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: A
     assert azure.machine()["tags"]["gpuinfra:lease-until"] == brought["leaseUntil"]
 
 
-@pytest.mark.parametrize(("words", "proof"), [((), "PowerState/deallocated"), (("--delete", "--yes"), "404")])
+@pytest.mark.parametrize(("words", "proof"), variants(((), "PowerState/deallocated"), (("--delete", "--yes"), "404")))
 def test_receipt_has_time_and_cost_when_the_agent_has_just_deallocated_the_machine(
     user: User, azure: Azure, words: tuple[str, ...], proof: str
 ) -> None:
@@ -99,6 +100,7 @@ def test_down_by_name_ignores_a_folder_of_the_same_name(user: User, azure: Azure
     assert not azure.is_billed()
 
 
+@variant
 def test_down_works_in_an_unwritable_folder(user: User, azure: Azure) -> None:
     user.up()
     user.workspace = Path("/sys/kernel/mm")  # unwritable for root as well
@@ -106,6 +108,7 @@ def test_down_works_in_an_unwritable_folder(user: User, azure: Azure) -> None:
     assert not azure.is_billed()
 
 
+@variant
 def test_down_continues_with_other_machines_after_a_failure(user: User, azure: Azure) -> None:
     files = [user.spec(file=f"{name}.yaml", name=name) for name in ("first", "second")]
     user.does("up", *files)

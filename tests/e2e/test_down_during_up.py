@@ -6,16 +6,17 @@ from tests.e2e.azure import Azure
 from tests.e2e.impatient import start_impatient
 from tests.e2e.jobs import wait_for_exit
 from tests.e2e.user import User
+from tests.variants import variants
 
 PATCH = {"gpuinfra.app.up.LOOK_SECONDS": 0.2}
 
 
 @pytest.mark.parametrize(
     ("words", "state", "billed"),
-    [
+    variants(
         (["down", "my-dsvm"], "deallocated", "only its disk and address are billed"),
         (["down", "my-dsvm", "--delete", "--yes"], "gone", "nothing is billed"),
-    ],
+    ),
     ids=["off", "deleted"],
 )
 def test_up_reports_that_down_ended_the_machine_meanwhile(

@@ -8,12 +8,13 @@ import pytest
 from tests.e2e.azure import Azure, advance
 from tests.e2e.run_help import project, runs_of, state_of_job
 from tests.e2e.user import User
+from tests.variants import variant, variants
 
 # At $0.631 an hour, an hour costs more than the cap.
 EARLIER: dict[str, dict[str, Any]] = {"cap": {"maxCost": "0.10 USD"}, "lease": {"lease": "20m"}}
 
 
-@pytest.mark.parametrize("change", list(EARLIER))
+@pytest.mark.parametrize("change", variants(*EARLIER))
 def test_up_asks_before_it_ends_a_machine_sooner_while_a_job_runs(user: User, azure: Azure, change: str) -> None:
     project(user, idle="5h", lease="4h")
     user.up()
@@ -29,6 +30,7 @@ def test_up_asks_before_it_ends_a_machine_sooner_while_a_job_runs(user: User, az
     assert "ended" not in (state_of_job(azure, run["id"]) or {})
 
 
+@variant
 def test_up_ends_a_machine_sooner_without_a_question_if_no_job_runs(user: User, azure: Azure) -> None:
     project(user, idle="5h", lease="4h")
     user.up()

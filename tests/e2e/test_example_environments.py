@@ -23,6 +23,7 @@ from tests.e2e.user import User
 from tests.lab import PYTHON, Lab
 from tests.program import ROOT
 from tests.real import PATH, program
+from tests.variants import variants
 from tests.wheels import write_wheel
 
 WHEEL = "tqdm-4.70-py3-none-any.whl"
@@ -140,14 +141,14 @@ def run_example(user: User, name: str, target_type: str) -> str:
 
 
 @pytest.mark.usefixtures("base_images")
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", variants("conda", "dockerfile", "requirements", "pyproject", "workbench", first=2))
 def test_example_runs_in_a_container(user: User, name: str) -> None:
     said = run_example(user, name, CONTAINER)
     if name == "conda":
         assert "environment.yml, CUDA 11.8" in said, "a build sees no GPU"
 
 
-@pytest.mark.parametrize("name", [each for each in SOURCES if each != "dockerfile"])
+@pytest.mark.parametrize("name", variants("requirements", "pyproject", "conda", "workbench"))
 def test_example_runs_without_a_container(user: User, name: str) -> None:
     said = run_example(user, name, REMOTE)
     if name == "conda":

@@ -16,6 +16,7 @@ from tests.az import Az
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.user import OTHER_REGION, PARTS, REGION, SIZE, User
 from tests.real import program
+from tests.variants import variant
 
 WAIT_SECONDS = 30.0
 
@@ -77,6 +78,7 @@ def test_deployed_template_equals_the_result_of_up(user: User, azure: Azure, az:
     assert azure.everything() == [f"resourceGroups/{GROUP}"], "the group was not created by up"
 
 
+@variant
 def test_any_candidate_of_the_spec_can_be_deployed(user: User, azure: Azure, az: Az) -> None:
     user.spec(
         "region",

@@ -9,6 +9,7 @@ import pytest
 from tests.az import Az
 from tests.e2e.azure import Azure
 from tests.e2e.user import OTHER_REGION, REGION, SIZE, User
+from tests.variants import variant, variants
 
 GROUP = "my(group).x_y"
 TAGS = {
@@ -49,9 +50,10 @@ def everything(**more: Any) -> dict[str, Any]:
     }
 
 
+@variant
 @pytest.mark.parametrize(
     "more",
-    [{}, {"lifecycle": {"lease": "2d"}, "zones": ["3"], "image": "canonical:ubuntu-24_04-lts:server:latest"}],
+    variants({}, {"lifecycle": {"lease": "2d"}, "zones": ["3"], "image": "canonical:ubuntu-24_04-lts:server:latest"}),
     ids=["all", "two days"],
 )
 def test_everything_in_a_spec_can_be_deployed(user: User, azure: Azure, az: Az, more: dict[str, Any]) -> None:

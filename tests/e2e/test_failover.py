@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, REGION, SIZE, User
+from tests.variants import variant, variants
 
 
 def _places(azure: Azure) -> set[str]:
@@ -26,7 +27,7 @@ def two_regions(user: User) -> User:
     return user
 
 
-@pytest.mark.parametrize("code", ["SkuNotAvailable", "AllocationFailed"])
+@pytest.mark.parametrize("code", variants("AllocationFailed", "SkuNotAvailable"))
 def test_up_uses_the_next_region_and_cleans_up_the_first(two_regions: User, azure: Azure, code: str) -> None:
     """Azure refuses the VM at once, or accepts it and fails during the operation, which leaves a VM."""
     azure.fault(code, type="virtualMachines", method="PUT", region=REGION, count=0)
@@ -113,6 +114,7 @@ def test_unavailable_candidates_are_found_before_the_first_write(user: User, azu
     assert (azure.writes(), azure.everything()) == ([], [])
 
 
+@variant
 def test_up_tries_the_next_size_in_the_same_region(user: User, azure: Azure) -> None:
     user.spec("size", sizes=[SIZE, LARGER_SIZE])
     azure.fault("AllocationFailed", type="virtualMachines", method="PUT")
@@ -135,6 +137,7 @@ def test_up_tries_the_next_zone(user: User, azure: Azure) -> None:
     assert azure.everything() == PARTS
 
 
+@variant
 def test_evicted_spot_machine_is_started_again(user: User, azure: Azure) -> None:
     user.spec(priority="spot", spot={"maxPrice": 0.3})
     brought = user.up()

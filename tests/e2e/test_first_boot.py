@@ -1,6 +1,7 @@
 """The first boot of a machine: the Azure agent reports ready, and the NVIDIA driver loads."""
 
 from tests.e2e.user import User
+from tests.variants import variant
 
 
 def test_azure_agent_of_a_new_machine_is_ready(user: User) -> None:
@@ -9,6 +10,7 @@ def test_azure_agent_of_a_new_machine_is_ready(user: User) -> None:
     assert [status["displayStatus"] for status in view["vmAgent"]["statuses"]] == ["Ready"]
 
 
+@variant
 def test_new_machine_has_the_security_type_standard(user: User) -> None:
     user.up()
     assert user.azure.machine()["properties"]["securityProfile"] == {"securityType": "Standard"}

@@ -14,6 +14,7 @@ import pytest
 from gpuinfra import __version__
 from gpuinfra.cli.main import COMMANDS
 from tests.e2e.conftest import PROGRAM, Run
+from tests.variants import variant, variants
 
 
 def test_version_is_printed(run: Run) -> None:
@@ -54,7 +55,7 @@ def test_help_lists_the_commands_by_purpose(run: Run) -> None:
     assert run().stdout == done.stdout
 
 
-@pytest.mark.parametrize("entry", COMMANDS)
+@pytest.mark.parametrize("entry", [*COMMANDS[:3], *(pytest.param(entry, marks=variant) for entry in COMMANDS[3:])])
 def test_every_command_has_help_with_the_shared_options(run: Run, entry: tuple[str, str]) -> None:
     done = run(entry[0], "--help")
     assert done.returncode == 0
@@ -114,7 +115,7 @@ def test_invalid_cloud_name_suggests_the_nearest(run: Run) -> None:
     assert "did you mean `sandbox`?" in done.stderr
 
 
-@pytest.mark.parametrize("way", ["option", "variable"])
+@pytest.mark.parametrize("way", variants("variable", "option"))
 def test_sandbox_is_started_by_the_first_command_that_needs_it(run: Run, tmp_path: Path, way: str) -> None:
     home = {"GPUINFRA_SANDBOX_HOME": str(tmp_path / "home")}
     words, variables = (["--sandbox"], home) if way == "option" else ([], {**home, "GPUINFRA_CLOUD": "sandbox"})

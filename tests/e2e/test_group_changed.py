@@ -13,6 +13,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.foreign import MACHINE, make_group, make_machine
 from tests.e2e.run_help import project, runs_of, state_of_job
 from tests.e2e.user import User
+from tests.variants import variant
 
 ON = "PowerState/running"
 OTHER_SUBSCRIPTION = "00000000-0000-0000-0000-00000000000a"
@@ -84,6 +85,7 @@ def test_no_second_machine_is_created_beside_an_untagged_one(moved_untagged: Use
         assert azure.writes(before) == []
 
 
+@variant
 def test_receipt_of_one_machine_names_a_tagged_one_of_its_name_that_is_on(user: User, azure: Azure) -> None:
     user.up()
     make_group(azure, "team-rg")

@@ -7,6 +7,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import ADDRESSES, make_address, make_disk, make_group
 from tests.e2e.user import User
+from tests.variants import variant
 
 LEFT_ALONE = "looks like ours, left alone"
 OURS = {"gpuinfra:name": "my-dsvm"}
@@ -63,6 +64,7 @@ def test_up_that_fails_keeps_the_group_that_its_spec_names(user: User, azure: Az
     assert azure.everything() == ["resourceGroups/team"]
 
 
+@variant
 def test_down_keeps_a_named_group_that_up_created(user: User, azure: Azure) -> None:
     user.spec(resourceGroup="team")
     user.up()

@@ -6,12 +6,13 @@ from tests.e2e.jobs import shared_folder, show_run, submit_refused
 from tests.e2e.test_jobs_gpu import MARKING, has_run
 from tests.images import python_archive
 from tests.lab import IMAGE_PATH, LOCAL, REMOTE, REMOTEDOCKER, Lab
+from tests.variants import variants
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 HIDDEN = "hidden:latest"
 
 
-@pytest.mark.parametrize("value", ["99", "99,0", "GPU-12345678-0000-4000-8000-000000000000"])
+@pytest.mark.parametrize("value", variants("99", "99,0", "GPU-12345678-0000-4000-8000-000000000000"))
 def test_run_configuration_that_hides_the_gpus_is_refused(lab: Lab, value: str) -> None:
     user = lab.user()
     user.configure(REMOTEDOCKER, EnvironmentVariables={VARIABLE: value})

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import MACHINE, OTHER_HOST_KEY
 from tests.e2e.user import OTHER_REGION, User
+from tests.variants import variant, variants
 
 
 def make_colleague(user: User, azure: Azure, folder: Path) -> User:
@@ -71,13 +72,14 @@ def test_run_does_not_start_a_machine_that_was_replaced(user: User, azure: Azure
     assert azure.machine()["powerState"] == "PowerState/deallocated"
 
 
+@variant
 def test_wrong_accepted_fingerprint_is_refused(user: User, azure: Azure) -> None:
     user.up()
     problem = user.fails("up", "gpu.yaml", "--host-key", "SHA256:" + "A" * 43, code="other-host-key")
     assert "SHA256:AAAA" in problem["note"]
 
 
-@pytest.mark.parametrize("change", ["region", "deleted"])
+@pytest.mark.parametrize("change", variants("deleted", "region"))
 def test_machine_recreated_by_up_has_a_new_key(user: User, azure: Azure, change: str) -> None:
     first = user.up()["target"]["hostKey"]
     if change == "region":

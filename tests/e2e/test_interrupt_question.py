@@ -8,6 +8,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.jobs import open_terminal
 from tests.e2e.run_help import guest_home, is_off, project, runs_of
 from tests.e2e.user import User
+from tests.variants import variant
 
 QUICK_HEARTBEAT = {"gpuinfra.runner.heartbeat.PERIOD_SECONDS": 0.2}
 
@@ -47,6 +48,7 @@ def test_question_says_what_a_detach_leads_to_and_a_second_ctrl_c_detaches(user:
     assert not is_off(azure)
 
 
+@variant
 def test_unanswered_question_detaches(user: User, azure: Azure) -> None:
     with open_terminal(
         user, "run", "gpu.yaml", "waits.py", patch={"gpuinfra.views.frontend.ANSWER_SECONDS": 0.5}

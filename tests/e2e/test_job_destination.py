@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import OTHER_HOST_KEY
 from tests.e2e.user import User
+from tests.variants import variants
 
 LOCAL = {"type": "local", "nvidiaDocker": False}
 OTHER = {
@@ -67,7 +68,7 @@ def test_machine_whose_jobs_would_go_elsewhere_is_not_created(
 
 
 @pytest.mark.parametrize("has_spec", [True, False], ids=["spec", "recorded-key"])
-@pytest.mark.parametrize("files", REDIRECTIONS.values(), ids=REDIRECTIONS)
+@pytest.mark.parametrize("files", variants(*REDIRECTIONS.values()), ids=REDIRECTIONS)
 def test_submit_refuses_a_configuration_of_a_machine_that_leads_elsewhere(
     user: User, azure: Azure, files: dict[str, dict[str, Any]], has_spec: bool, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.e2e import jobs
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
 from tests.unit.test_views_progress import screen
+from tests.variants import variant, variants
 
 WRITTEN: dict[str, bytes | str] = {
     "model.bin": b"\0\xff" * 70000,
@@ -62,7 +63,7 @@ os.symlink("/etc/passwd", "outputs/leads-out")
 """
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", variants(*TARGETS, first=2))
 def test_job_can_remove_and_create_the_folder_of_its_outputs(lab: Lab, name: str) -> None:
     user = lab.user()
     run = jobs.submit_job(user, "-c", name, user.script(FRESH))
@@ -75,7 +76,7 @@ def test_job_can_remove_and_create_the_folder_of_its_outputs(lab: Lab, name: str
     assert jobs.submit_job(user, "-c", name, user.script(FRESH))["outputs"]["complete"]
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", variants(*TARGETS, first=2))
 def test_job_output_outputs_and_exit_code_are_returned(lab: Lab, name: str) -> None:
     user = lab.user()
     code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, user.script(NOISY), "--epochs", "3")
@@ -116,6 +117,7 @@ def test_warm_submit_prints_at_most_three_lines_of_its_own_on_a_terminal(lab: La
     assert " ".join(own).count("simulated") == 1, own
 
 
+@variant
 def test_submit_json_prints_one_object_and_job_output_on_stderr(lab: Lab) -> None:
     user = lab.user()
     script = user.script("import sys\nprint('{out}')\nprint('{errors}', file=sys.stderr)\nsys.exit(7)\n")
@@ -129,7 +131,7 @@ def test_submit_json_prints_one_object_and_job_output_on_stderr(lab: Lab) -> Non
     assert run["imageDigest"].startswith("sha256:")
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_log_lines_arrive_once_and_in_order_over_a_cut_connection(lab: Lab, name: str) -> None:
     user = lab.user()
     seen: list[str] = []
@@ -149,7 +151,7 @@ def test_log_lines_arrive_once_and_in_order_over_a_cut_connection(lab: Lab, name
     assert jobs.run_for_bytes(user, "logs", "last")[1].splitlines() == [line.encode() for line in lines]
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_run_of_a_short_job_does_not_end_before_it_started(lab: Lab, name: str) -> None:
     """The job ends before the client knows that it runs."""
     user = lab.user()

@@ -8,6 +8,7 @@ import pytest
 from tests.e2e import jobs
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.proxy import holding
+from tests.variants import variant, variants
 
 GREETING = "print('hello')\n"
 SIZE = 4 << 20
@@ -47,6 +48,7 @@ def test_interrupt_while_connecting_suggests_no_run_that_does_not_exist(lab: Lab
     assert all(run["state"] == "cancelled" for run in user.does("runs")["runs"])
 
 
+@variant
 def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
     user = lab.user()
     assert lab.engine.pid is not None
@@ -72,7 +74,7 @@ def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
     assert copies(lab) == ["slot-1"]
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> None:
     user = lab.user()
     script = user.script(GREETING)
@@ -94,6 +96,7 @@ def test_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> None:
     assert [run["state"] for run in user.does("runs")["runs"]] == ["completed", "lost", "lost"]
 
 
+@variant
 def test_aborted_start_does_not_touch_a_running_job(lab: Lab) -> None:
     user = lab.user()
     with jobs.start_program(user, "submit", "-c", REMOTEDOCKER, user.script(jobs.ENDLESS)) as client:

@@ -13,6 +13,7 @@ from tests.e2e import jobs
 from tests.e2e.impatient import start_impatient
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.sshd import eventually
+from tests.variants import variants
 
 CAREFUL = """
 import signal, sys, time
@@ -128,7 +129,7 @@ def test_heartbeat_begins_before_the_project_is_sent(lab: Lab) -> None:
         jobs.kill_program(client)
 
 
-@pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
+@pytest.mark.parametrize("name", variants(REMOTE, REMOTEDOCKER))
 def test_followed_job_reports_why_the_machine_ended_it(lab: Lab, name: str) -> None:
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
@@ -162,7 +163,7 @@ def container_logs(lab: Lab, run: str) -> str:
     return str(lab.engine.docker("logs", f"gpuinfra-{run}").stdout)
 
 
-@pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
+@pytest.mark.parametrize("name", variants(REMOTE, REMOTEDOCKER))
 def test_second_ctrl_c_ends_a_job_during_its_grace_period(lab: Lab, name: str) -> None:
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
@@ -182,7 +183,7 @@ def test_second_ctrl_c_ends_a_job_during_its_grace_period(lab: Lab, name: str) -
     assert (jobs.show_run(user, run)["state"], jobs.show_run(user, run)["exitCode"]) == ("cancelled", 137)
 
 
-@pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
+@pytest.mark.parametrize("name", variants(REMOTE, REMOTEDOCKER))
 def test_reason_is_known_after_the_machine_went_off_before_the_job_ended(lab: Lab, name: str) -> None:
     """Supervisor and job end with the machine; the cause is found when it is on again."""
     user = lab.user()

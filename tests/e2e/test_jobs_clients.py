@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.lab import LOCAL, REMOTE, REMOTEDOCKER, TARGETS, Lab
+from tests.variants import variant, variants
 
 PATIENT = f"""{jobs.GATES}
 print("first line")
@@ -22,7 +23,7 @@ PRINTED = "first line\n" + "".join(f"{number}\n" for number in range(1000))
 WRITTEN = {"early": b"early", "late": b"late" * 100000}
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", variants(*TARGETS, first=2))
 def test_job_outlives_a_killed_client_and_can_be_followed_again(lab: Lab, name: str) -> None:
     user = lab.user()
     gate = f"killed-{name}"
@@ -91,6 +92,7 @@ def test_outputs_of_a_followed_job_are_fetched_while_it_writes_them(lab: Lab) ->
         jobs.wait_for_exit(client)
 
 
+@variant
 def test_followed_job_can_be_cancelled_by_another_client(lab: Lab) -> None:
     user = lab.user()
     with jobs.start_program(user, "submit", "--json", "-c", REMOTEDOCKER, user.script(jobs.ENDLESS)) as client:
@@ -117,7 +119,8 @@ def test_job_cancelled_before_it_started_never_starts(lab: Lab) -> None:
     jobs.wait_for(lambda: lab.engine.containers(name="gpuinfra-20") == [], "no container")
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@variant
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_timeout_applies_without_a_connected_client(lab: Lab, name: str) -> None:
     user = lab.user()
     with jobs.start_program(user, "submit", "-c", name, "--timeout", "5s", user.script(jobs.ENDLESS)) as client:
@@ -131,7 +134,7 @@ def test_timeout_applies_without_a_connected_client(lab: Lab, name: str) -> None
     assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == {"partial": b"partial"}
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, LOCAL])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, LOCAL))
 def test_ctrl_c_without_a_terminal_detaches_or_cancels(lab: Lab, name: str) -> None:
     user = lab.user()
     with jobs.start_program(user, "submit", "-c", name, user.script(jobs.ENDLESS)) as client:
@@ -155,7 +158,7 @@ def test_ctrl_c_without_a_terminal_detaches_or_cancels(lab: Lab, name: str) -> N
     assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == {"partial": b"partial"}
 
 
-@pytest.mark.parametrize("moment", ["project:", "upload:", "gpu:", "container"])
+@pytest.mark.parametrize("moment", variants("project:", "container", "upload:", "gpu:", first=2))
 def test_ctrl_c_during_the_start_leaves_a_job_that_can_be_cancelled(lab: Lab, moment: str) -> None:
     user = lab.user()
 
@@ -198,7 +201,7 @@ def test_ctrl_c_on_a_terminal_asks_what_to_do(lab: Lab) -> None:
     assert jobs.last_run(user)["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("answer", [b"d\r", b"\x03", b"\x04"])
+@pytest.mark.parametrize("answer", variants(b"\x03", b"d\r", b"\x04"))
 def test_unanswered_question_leaves_the_job_running(lab: Lab, answer: bytes) -> None:
     user = lab.user()
     with jobs.open_terminal(user, "submit", "-c", LOCAL, user.script(jobs.ENDLESS)) as terminal:

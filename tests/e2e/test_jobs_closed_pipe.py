@@ -9,6 +9,7 @@ from tests.e2e.run_help import guest_home, is_off, project, runs_of
 from tests.e2e.user import User
 from tests.lab import LOCAL, REMOTEDOCKER, Lab
 from tests.program import Program
+from tests.variants import variants
 
 # It prints more after the reader has closed the pipe.
 TALKS = f"""{jobs.GATES}
@@ -27,7 +28,7 @@ def close_output(client: "subprocess.Popen[str]") -> None:
     client.stdout = None
 
 
-@pytest.mark.parametrize("name", [LOCAL, REMOTEDOCKER])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, LOCAL))
 def test_submit_detaches_when_its_pipe_is_closed_and_says_how_to_return(lab: Lab, name: str) -> None:
     user = lab.user()
     with jobs.start_program(user, "submit", "-c", name, user.script(TALKS)) as client:

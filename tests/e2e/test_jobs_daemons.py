@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.lab import LOCAL, REMOTE, Lab
+from tests.variants import variants
 
 # It forks twice, with its own session, streams and environment, as a daemon does.
 DAEMON = f"""{jobs.GATES}
@@ -47,7 +48,7 @@ def folder_there(lab: Lab, home: Path, name: str, run: str) -> Path:
     return (home if name == LOCAL else lab.home) / ".gpuinfra" / "runs" / run
 
 
-@pytest.mark.parametrize("name", [LOCAL, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTE, LOCAL))
 def test_a_daemon_ends_with_a_job_that_exits(lab: Lab, name: str) -> None:
     user = lab.user()
     code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, user.script(DAEMON), "nothing")

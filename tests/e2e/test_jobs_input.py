@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, Lab, LabUser
+from tests.variants import variant, variants
 
 GREETING = "print('hello')\n"
 TELLING = """
@@ -29,7 +30,7 @@ python3 scripts/train.py
 """
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_scripts_import_from_the_project_and_run_with_what_fits(lab: Lab, name: str) -> None:
     user = lab.user()
     for folder in ("pkg", "scripts"):
@@ -55,7 +56,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_file_that_was_not_sent_is_named_when_the_job_misses_it(lab: Lab, name: str) -> None:
     user = lab.user()
     (user.workspace / "data").mkdir()
@@ -117,6 +118,7 @@ def test_invalid_script_is_refused(lab: Lab) -> None:
     jobs.submit_refused(user, "-c", "my_dsmv", "train.py", code="no-such-configuration", exit_code=2)
 
 
+@variant
 def test_invalid_variables_are_refused(lab: Lab) -> None:
     user = lab.user()
     words = ("-c", REMOTEDOCKER, "--env", f"LARGE={'x' * 100}")
@@ -131,7 +133,7 @@ def test_invalid_variables_are_refused(lab: Lab) -> None:
     jobs.submit_refused(user, *words, "--env", "1=2", "train.py", code="usage", exit_code=2)
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_arguments_and_variables_of_the_run_configuration_are_used(lab: Lab, name: str) -> None:
     user = lab.user()
     write_runconfig(
@@ -207,6 +209,7 @@ def test_untracked_run_fetches_no_outputs(lab: Lab) -> None:
     jobs.wait_for(lambda: lab.engine.containers() == [], "no container")
 
 
+@variant
 def test_concurrent_jobs_do_not_interfere(lab: Lab) -> None:
     user = lab.user()
     script = user.script(

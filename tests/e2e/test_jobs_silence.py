@@ -8,11 +8,12 @@ from tests.e2e.impatient import start_impatient
 from tests.e2e.jobs import ENDLESS, GATES, expect_line, last_run, shared_folder, wait_for_exit
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.proxy import holding
+from tests.variants import variant, variants
 
 PATCH = {"gpuinfra.runner.heartbeat.SILENT_SECONDS": 2.0}
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_silence_of_the_connection_is_reported_while_a_job_is_followed(lab: Lab, name: str) -> None:
     with holding(lab.server.port, sys.maxsize) as proxy:
         user = lab.user(port=proxy.port)
@@ -32,7 +33,8 @@ def test_silence_of_the_connection_is_reported_while_a_job_is_followed(lab: Lab,
             wait_for_exit(client)
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@variant
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_client_connects_again_when_the_network_is_back(lab: Lab, name: str) -> None:
     script = f"""{GATES}
 print("begun")

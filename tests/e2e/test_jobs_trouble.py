@@ -11,6 +11,7 @@ import pytest
 from tests.e2e import jobs
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.proxy import Proxy, holding
+from tests.variants import variant, variants
 
 GREETING = "print('hello')\n"
 # It fills the disk, reports it, and exits with its own code.
@@ -33,7 +34,7 @@ print(hashlib.sha256(open("large", "rb").read()).hexdigest())
 """
 
 
-@pytest.mark.parametrize("how", ["restarted", "crashed"])
+@pytest.mark.parametrize("how", variants("crashed", "restarted"))
 def test_job_is_fetched_after_the_engine_restarted(lab: Lab, how: str) -> None:
     user = lab.user()
     with jobs.start_program(user, "submit", "-c", REMOTEDOCKER, user.script(jobs.ENDLESS)) as client:
@@ -72,7 +73,8 @@ def test_missing_engine_and_missing_image_are_reported(lab: Lab) -> None:
     assert jobs.last_run(user)["state"] == "failed"
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@variant
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_disk_too_small_for_the_project_is_reported(lab: Lab, name: str) -> None:
     user = lab.user()
     script = user.script(GREETING)
@@ -85,7 +87,7 @@ def test_disk_too_small_for_the_project_is_reported(lab: Lab, name: str) -> None
         jobs.submit_job(user, "-c", name, script)
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE))
 def test_job_that_fills_the_disk_keeps_its_outputs(lab: Lab, name: str) -> None:
     user = lab.user()
     with lab.small_disk(6):
@@ -121,6 +123,7 @@ def sent(errors: str) -> float:
     return float(re.findall(r"upload: 100 %, \S+/(\S+) MiB", errors)[-1]) / (SIZE >> 20)
 
 
+@variant
 def test_upload_resumes_after_the_disk_was_full(lab: Lab) -> None:
     filler = lab.home / ".gpuinfra" / "filler"
     with lab.small_disk(32), holding(lab.server.port, SIZE // 2) as proxy:
@@ -142,7 +145,8 @@ def test_upload_resumes_after_the_disk_was_full(lab: Lab) -> None:
         assert sent(done.stderr) < 0.8, done.stderr
 
 
-@pytest.mark.parametrize("how", ["cut", "killed"])
+@variant
+@pytest.mark.parametrize("how", variants("cut", "killed"))
 def test_broken_upload_resumes(lab: Lab, how: str) -> None:
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(holding(lab.server.port, SIZE // 2))

@@ -8,6 +8,7 @@ import pytest
 from tests.e2e.azure import Azure, advance
 from tests.e2e.run_help import SPEC, agent_state, guest_home, is_off, project, run_job, runs_of, wait_until
 from tests.e2e.user import User
+from tests.variants import variant
 
 MINUTE = 60
 LOOK, BACKSTOP = 30 * MINUTE, 35 * MINUTE
@@ -69,6 +70,7 @@ def test_schedule_ends_the_look_if_the_agent_cannot(user: User, azure: Azure) ->
     assert is_off(azure)
 
 
+@variant
 def test_next_run_during_the_look_works_as_with_a_machine_that_is_on(user: User, azure: Azure) -> None:
     first = fail(user)["run"]["id"]
     again = run_job(user, "gpu.yaml", "quick.py")

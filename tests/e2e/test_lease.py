@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import Start, wait_for_agent
 from tests.e2e.user import User
+from tests.variants import variants
 
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
 OFF_SECONDS = 60
@@ -119,7 +120,7 @@ def extend_at(user: User, azure: Azure, at: datetime, length: str) -> dict[str, 
     return extended
 
 
-@pytest.mark.parametrize("window", [60, 1800])
+@pytest.mark.parametrize("window", variants(1800, 60))
 def test_extension_at_the_last_moment_keeps_the_machine_on(user: User, azure: Azure, window: int) -> None:
     azure.fault("schedule-window", seconds=window)
     user.spec(lifecycle={"lease": "1h", "idle": "5h"})
@@ -132,7 +133,7 @@ def test_extension_at_the_last_moment_keeps_the_machine_on(user: User, azure: Az
     assert azure.is_billed()
 
 
-@pytest.mark.parametrize("window", [60, 1800])
+@pytest.mark.parametrize("window", variants(1800, 60))
 def test_schedule_alone_ends_a_machine_after_a_late_extension(user: User, azure: Azure, window: int) -> None:
     azure.fault("schedule-window", seconds=window)
     azure.fault("AuthorizationFailed", method="PUT", type="roleAssignments", count=0)

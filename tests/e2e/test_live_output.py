@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.jobs import GATES, open_terminal, run_for_bytes, shared_folder
 from tests.lab import LOCAL, REMOTE, REMOTEDOCKER, Lab
+from tests.variants import variants
 
 BAR = f"""{GATES}
 sys.stdout.write("Name? ")
@@ -21,7 +22,7 @@ print(os.environ.get("COLUMNS"), os.environ.get("FORCE_COLOR"))
 """
 
 
-@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE, LOCAL])
+@pytest.mark.parametrize("name", variants(REMOTEDOCKER, REMOTE, LOCAL))
 def test_every_tick_appears_before_the_next_one_is_printed(lab: Lab, name: str) -> None:
     user = lab.user()
     share = shared_folder(user, name)

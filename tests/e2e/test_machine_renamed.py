@@ -5,6 +5,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import project, runs_of
 from tests.e2e.user import User
+from tests.variants import variant
 
 ON = "PowerState/running"
 
@@ -29,6 +30,7 @@ def test_up_without_consent_does_not_point_a_target_to_another_machine(renamed: 
     assert azure.writes(number) == []
 
 
+@variant
 def test_up_needs_no_consent_if_the_machine_before_is_gone(renamed: User, azure: Azure) -> None:
     renamed.down("my-dsvm", "--delete", "--yes")
     assert renamed.up()["target"]["machine"] == "other"

@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.user import User
+from tests.variants import variant, variants
 
 ON, OFF = "PowerState/running", "PowerState/deallocated"
 
@@ -16,7 +17,7 @@ def elsewhere(azure: Azure, tmp_path: Path) -> User:
     return User(azure, tmp_path / "other" / "home", tmp_path / "other" / "project", key=False)
 
 
-@pytest.mark.parametrize("word", ["gpu.yaml", ".", "my-dsvm", "MY-DSVM", "my_dsvm"])
+@pytest.mark.parametrize("word", variants("gpu.yaml", ".", "my-dsvm", "MY-DSVM", "my_dsvm", first=2))
 def test_down_accepts_spec_folder_machine_and_target(user: User, azure: Azure, word: str) -> None:
     user.up()
     receipt = user.down(word)
@@ -24,6 +25,7 @@ def test_down_accepts_spec_folder_machine_and_target(user: User, azure: Azure, w
     assert azure.machine()["powerState"] == OFF
 
 
+@variant
 def test_down_accepts_a_folder_without_a_slash(user: User, azure: Azure) -> None:
     (user.workspace / "specs").mkdir()
     (user.workspace / "gpu.yaml").unlink()
@@ -61,6 +63,7 @@ def test_every_command_takes_the_target_name(user: User, azure: Azure) -> None:
         assert "my-dsvm" in json.dumps(user.does(command, "my_dsvm"))
 
 
+@variant
 def test_every_command_takes_the_file_of_a_spec(user: User, azure: Azure) -> None:
     user.up()
     for command in ["lease", "ssh", "status", "doctor"]:

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.azure import Azure, advance
 from tests.e2e.run_help import Start, wait_until
 from tests.e2e.user import LARGER_SIZE, User
+from tests.variants import variant, variants
 
 MACHINES = ("alpha", "beta", "gamma")
 VM = "Microsoft.Compute/virtualMachines"
@@ -88,6 +89,7 @@ def test_interrupted_down_lists_every_machine_and_keeps_the_receipts(three: User
     assert "nothing exists" not in down.err
 
 
+@variant
 def test_up_creates_the_others_when_one_has_no_quota(user: User, azure: Azure) -> None:
     _specs(user, *MACHINES)
     user.spec(file="specs/beta.yaml", name="beta", size=LARGER_SIZE, region="eastus", target={"type": "remote"})
@@ -101,6 +103,7 @@ def test_up_creates_the_others_when_one_has_no_quota(user: User, azure: Azure) -
     assert "beta" in json.dumps(problem)
 
 
+@variant
 def test_up_of_several_machines_creates_them_at_the_same_time(user: User, azure: Azure) -> None:
     _specs(user, *MACHINES)
     before = azure.last_request()
@@ -121,6 +124,7 @@ def _is_created(azure: Azure, name: str, after: int) -> bool:
     return f"PUT virtualMachines/{name}" in azure.writes(after)
 
 
+@variant
 def test_interrupted_up_lists_every_machine(user: User, azure: Azure, start: Start) -> None:
     _specs(user, *MACHINES)
     azure.fault("never-ends", method="PUT", resource="beta", type="virtualMachines")
@@ -245,7 +249,7 @@ def _limited_quota(user: User, azure: Azure) -> None:
     azure.limit("southcentralus", 8)
 
 
-@pytest.mark.parametrize("command", ["plan", "up"])
+@pytest.mark.parametrize("command", variants("plan", "up"))
 def test_machines_of_a_command_share_the_quota_in_their_order(user: User, azure: Azure, command: str) -> None:
     _limited_quota(user, azure)
     before = azure.last_request()

@@ -10,6 +10,7 @@ from tests.e2e.repository import commit_all
 from tests.e2e.run_help import project
 from tests.e2e.user import LARGER_SIZE, User, run_reap
 from tests.sshd import eventually
+from tests.variants import variant
 
 MINUTES = 600.0
 
@@ -31,6 +32,7 @@ def set_clock(azure: Azure, hour: int) -> datetime:
     return wanted
 
 
+@variant
 def test_resized_machine_costs_what_azure_bills(user: User, azure: Azure) -> None:
     user.up()
     advance(azure, MINUTES)
@@ -52,6 +54,7 @@ def test_resized_machine_costs_what_azure_bills(user: User, azure: Azure) -> Non
     assert recorded["sure"] == "recorded"
 
 
+@variant
 def test_machine_that_was_off_in_between_costs_what_azure_bills(user: User, azure: Azure) -> None:
     user.up()
     advance(azure, MINUTES)
@@ -94,6 +97,7 @@ def test_deleted_machine_without_a_receipt_has_its_price(user: User, azure: Azur
     assert (row["computeUsd"], row["sure"], row["missing"]) == (bill(azure), "exact", [])
 
 
+@variant
 def test_overnight_savings_after_midnight_end_the_same_day(user: User, azure: Azure) -> None:
     night = set_clock(azure, 2)
     user.up()
@@ -102,6 +106,7 @@ def test_overnight_savings_after_midnight_end_the_same_day(user: User, azure: Az
     assert receipt["leftOn"]["costUsd"] == pytest.approx(6 * 0.631, rel=0.01)
 
 
+@variant
 def test_since_is_when_the_machine_went_off_and_not_when_its_schedule_fired(user: User, azure: Azure) -> None:
     user.spec(lifecycle={"lease": "1h"})
     user.up()
@@ -112,6 +117,7 @@ def test_since_is_when_the_machine_went_off_and_not_when_its_schedule_fired(user
     assert datetime.fromisoformat(shown["since"]).timestamp() == pytest.approx(off, abs=120)
 
 
+@variant
 def test_savings_name_the_time_off_that_they_are_for(user: User, azure: Azure) -> None:
     user.up()
     user.down("my-dsvm")

@@ -17,6 +17,8 @@ CHICAGO = Hours("America/Chicago", "tue", "wed", time(22), time(4))
 BERLIN = Hours("Europe/Berlin", "mon", "wed", time(8), time(19), holidays=("2027-03-08", "2027-03-23"))
 TOKYO = Hours("Asia/Tokyo", "mon", "tue", time(9), time(18))
 FIRST, DAYS = date(2027, 3, 1), 31
+# In the fourth week CI is broken: it has no new kind of event, and what is on must still end.
+QUIET_WEEK = [date(2027, 3, 22) + timedelta(days=number) for number in range(7)]
 JOBS, LAB, MOVED = "specs/nlp/jobs.yaml", "specs/vision/lab.yaml", "archive/vision/lab.yaml"
 WEB, BATCH = "specs/web.yaml", "specs/batch/jobs.yaml"
 
@@ -264,6 +266,8 @@ class Month:
         events = [(f"2027-{when}", what, event) for when, what, event in events]
         for number in range(DAYS):
             day = FIRST + timedelta(days=number)
+            if day in QUIET_WEEK:
+                continue
             if day.weekday() < 2:
                 events.append((f"{day} 07:30", "reap in both repositories", self.reap_both))
             elif day.weekday() == 2:

@@ -11,6 +11,7 @@ from tests.e2e.run_help import Start
 from tests.e2e.test_host_key_pins import make_colleague
 from tests.e2e.user import User
 from tests.lab import LabUser
+from tests.variants import variant
 
 ON = "PowerState/running"
 
@@ -52,6 +53,7 @@ def test_up_stops_at_a_machine_unknown_to_this_computer(claimed: User, azure: Az
     assert claimed.up()["target"]["hostKey"] == accepted
 
 
+@variant
 def test_up_does_not_replace_a_machine_unknown_to_this_computer(claimed: User, azure: Azure) -> None:
     claimed.spec(region="eastus", target={"type": "remote"})
     before = azure.last_request()
@@ -59,6 +61,7 @@ def test_up_does_not_replace_a_machine_unknown_to_this_computer(claimed: User, a
     assert azure.writes(before) == []
 
 
+@variant
 def test_up_uses_an_unknown_machine_with_yes_and_reports_it(claimed: User, azure: Azure) -> None:
     done = claimed("up", "gpu.yaml", "--yes")
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import Run
+from tests.variants import variants
 
 SCRIPT = """
 import os
@@ -41,7 +42,9 @@ def test_copied_outputs_are_not_sent_with_the_next_run(run: Run, tmp_path: Path)
     assert "copies" not in wanted.stderr
 
 
-@pytest.mark.parametrize("name", [".git/hooks/pre-commit", "a/.GIT/config", ".gpuinfra/a", "aml_config/a.runconfig"])
+@pytest.mark.parametrize(
+    "name", variants(".git/hooks/pre-commit", "a/.GIT/config", ".gpuinfra/a", "aml_config/a.runconfig")
+)
 def test_outputs_that_would_change_the_project_itself_are_not_copied(run: Run, tmp_path: Path, name: str) -> None:
     script = f"from pathlib import Path\np = Path('outputs') / '{name}'\np.parent.mkdir(parents=True)\np.touch()\n"
     (tmp_path / "train.py").write_text(script)

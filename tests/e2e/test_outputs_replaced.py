@@ -3,6 +3,7 @@
 import pytest
 
 from tests.lab import REMOTE, Lab
+from tests.variants import variants
 
 LINK = """
 import os
@@ -18,7 +19,7 @@ open("outputs", "w").write("weights")
 """
 
 
-@pytest.mark.parametrize(("code", "files"), [(LINK, 0), (FILE, 1)])
+@pytest.mark.parametrize(("code", "files"), variants((LINK, 0), (FILE, 1)))
 def test_outputs_behind_a_link_are_never_complete(lab: Lab, code: str, files: int) -> None:
     user = lab.user()
     done = user("submit", "-c", REMOTE, "--json", user.script(code))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, Lab
+from tests.variants import variants
 
 SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
 NAMES = ("nvidia-smi", "python3", "git", "docker", "az", "ssh", "sh", "crontab", "systemctl", "docker-credential-lab")
@@ -56,7 +57,7 @@ def test_commands_start_no_program_of_the_project(lab: Lab) -> None:
     assert not marker.exists(), marker.read_text()
 
 
-@pytest.mark.parametrize("target", [REMOTEDOCKER, LOCALDOCKER])
+@pytest.mark.parametrize("target", variants(REMOTEDOCKER, LOCALDOCKER))
 def test_docker_credentials_are_not_read_by_a_program_of_the_project(lab: Lab, target: str) -> None:
     user = lab.user()
     marker = user.home / "marker"

@@ -12,6 +12,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.user import User
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
+from tests.variants import variant
 
 ALL, SOME = 5000, 600
 RUNNING, OVER = 500, 50
@@ -62,6 +63,7 @@ def _copy(cloud: Cloud, machine: Resource, disk: Resource, address: Resource, nu
     cloud.meter.change(key, name, power, 0.5, cloud.now)
 
 
+@variant
 def test_reap_stops_expired_machines_among_many(tmp_path: Path, exhaustive: bool) -> None:
     machines = ALL if exhaustive else SOME
     folder = tmp_path / "sandbox"

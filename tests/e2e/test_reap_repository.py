@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.repository import commit_all, git
 from tests.e2e.user import SPEC, User, run_reap
+from tests.variants import variants
 
 LONG = {"lease": "3d", "idle": "2d"}
 MACHINE = "Microsoft.Compute/virtualMachines"
@@ -50,7 +51,7 @@ def check_left_alone(user: User, azure: Azure, *words: str) -> None:
     assert azure.machine()["powerState"] == "PowerState/running"
 
 
-@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("tagged", variants(True, False))
 def test_spec_deleted_in_another_repository_ends_no_machine(
     committed: User, azure: Azure, tmp_path: Path, *, tagged: bool
 ) -> None:

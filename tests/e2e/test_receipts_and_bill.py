@@ -9,6 +9,7 @@ from gpuinfra.store import Ledger
 from tests.e2e.azure import Azure, advance, change_power
 from tests.e2e.repository import commit_all
 from tests.e2e.user import User
+from tests.variants import variants
 
 LONG = {"lease": "3d", "idle": "2d"}
 
@@ -17,7 +18,7 @@ def bill(azure: Azure) -> float:
     return float(sum(each["costUsd"] for each in azure.bill()))
 
 
-@pytest.mark.parametrize("folder", ["its own workspace", "an empty folder"])
+@pytest.mark.parametrize("folder", variants("an empty folder", "its own workspace"))
 def test_receipt_of_reap_is_what_azure_bills_for_the_last_time_on(user: User, azure: Azure, folder: str) -> None:
     user.spec(lifecycle=LONG)
     commit_all(user, "on")

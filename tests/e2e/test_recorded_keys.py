@@ -10,6 +10,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.foreign import OTHER_HOST_KEY
 from tests.e2e.test_host_key_pins import make_colleague, write_target_file
 from tests.e2e.user import User
+from tests.variants import variant
 
 LAB_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
@@ -83,6 +84,7 @@ def test_attach_does_not_replace_a_recorded_key(user: User, azure: Azure, tmp_pa
     assert user.does(*words, "--host-key", fingerprint)["target"]["hostKey"] == target["hostKey"]
 
 
+@variant
 def test_file_of_a_project_is_not_consent_to_a_machine_of_someone_else(colleague: User, azure: Azure) -> None:
     before = azure.last_request()
     problem = colleague.fails("up", "gpu.yaml", code="unknown-host-key")

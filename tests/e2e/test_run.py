@@ -26,6 +26,7 @@ from tests.e2e.run_help import (
 )
 from tests.e2e.user import PARTS, PROGRAM, User, inherited
 from tests.real import missing
+from tests.variants import variant, variants
 
 STUBBORN = """
 import signal, time
@@ -49,7 +50,7 @@ def outputs(user: User, run: str) -> dict[str, str]:
 # Complete runs
 
 
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("code", variants(7, 0))
 def test_run_provisions_runs_and_deallocates(user: User, azure: Azure, code: int) -> None:
     told = run_job(user, "gpu.yaml", "quick.py", str(code), exit_code=code)
     run, receipt = told["run"], told["receipt"]
@@ -96,6 +97,7 @@ def test_kept_machine_is_deleted_by_the_last_run(user: User, azure: Azure, start
     assert outputs(user, going) == {"early.txt": "early", "late.txt": "late"}
 
 
+@variant
 def test_closed_pipe_does_not_keep_the_machine_on(user: User, azure: Azure) -> None:
     with subprocess.Popen(
         [PROGRAM, "run", "gpu.yaml", "waits.py"],
@@ -139,6 +141,7 @@ def test_interrupt_while_waiting_for_ssh_deallocates_the_machine(user: User, azu
     assert is_off(azure)
 
 
+@variant
 def test_interrupt_during_the_upload_deallocates_the_machine(user: User, azure: Azure, start: Start) -> None:
     (user.workspace / "data.bin").write_bytes(os.urandom(MODEL))
     client = start("run", "gpu.yaml", "quick.py")
@@ -149,7 +152,7 @@ def test_interrupt_during_the_upload_deallocates_the_machine(user: User, azure: 
     assert [run["state"] for run in runs_of(user)] == ["cancelled"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", variants(signal.SIGINT, signal.SIGTERM))
 def test_interrupt_during_the_job_cancels_it_and_deallocates_the_machine(
     user: User, azure: Azure, start: Start, number: signal.Signals
 ) -> None:
@@ -276,6 +279,7 @@ def small_disk(user: User, azure: Azure) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
 
 
+@variant
 def test_machine_is_deallocated_when_its_disk_is_full(user: User, azure: Azure, small_disk: Path) -> None:
     (user.workspace / "data.bin").write_bytes(os.urandom(4 << 20))
     code, told = ended(user, "gpu.yaml", "quick.py", exit_code=1)
@@ -295,6 +299,7 @@ def test_machine_that_cannot_be_deallocated_is_reported(user: User, azure: Azure
     assert (run["state"], run["outputs"]["complete"]) == ("completed", True)
 
 
+@variant
 def test_unverified_machine_is_reported_when_azure_refuses_everything(user: User, azure: Azure, start: Start) -> None:
     client = start("run", "--json", "gpu.yaml", "waits.py")
     client.until_says("begun")

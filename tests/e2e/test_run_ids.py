@@ -7,6 +7,7 @@ import pytest
 
 from gpuinfra.store import FILE
 from tests.e2e.user import User
+from tests.variants import variants
 
 SECRET = "correct horse battery staple"
 COMMANDS = [("logs",), ("outputs",), ("cancel",), ("runs", "show")]
@@ -24,14 +25,14 @@ def owner(user: User) -> User:
     return user
 
 
-@pytest.mark.parametrize("run_id", ["..", "../../mine", "../mine", "/"])
+@pytest.mark.parametrize("run_id", variants("../../mine", "..", "../mine", "/"))
 def test_path_on_the_command_line_is_not_a_run(owner: User, run_id: str) -> None:
     for words in COMMANDS:
         problem = owner.fails(*words, run_id, code="no-such-run", exit_code=2)
         assert SECRET not in json.dumps(problem)
 
 
-@pytest.mark.parametrize("run_id", ["..", "../../mine"])
+@pytest.mark.parametrize("run_id", variants("../../mine", ".."))
 def test_path_in_a_record_is_refused(owner: User, run_id: str) -> None:
     with sqlite3.connect(owner.workspace / ".gpuinfra" / FILE) as database:
         ((text,),) = database.execute("SELECT run FROM runs")

@@ -11,6 +11,7 @@ from tests.e2e.run_help import Start, clients, is_off, make_other_user, project
 from tests.e2e.test_host_key_pins import make_colleague
 from tests.e2e.test_runs_at_risk import is_job_running, run_unfetched_job, start_job
 from tests.e2e.user import PARTS, User
+from tests.variants import variants
 
 ON = "PowerState/running"
 CTRL_C = b"\x03"
@@ -22,7 +23,7 @@ def user(user: User) -> User:
     return user
 
 
-@pytest.mark.parametrize("after_run", ["deallocate", "delete"])
+@pytest.mark.parametrize("after_run", variants("delete", "deallocate"))
 def test_interrupt_leaves_a_machine_that_was_already_on(
     user: User, azure: Azure, tmp_path: Path, after_run: str
 ) -> None:

@@ -25,6 +25,7 @@ from tests.e2e.run_help import (
     wait_until,
 )
 from tests.e2e.user import User
+from tests.variants import variant, variants
 
 # Azure's schedule stops the machine 35 minutes after the lease.
 SCHEDULE_SECONDS = 40 * 60
@@ -84,7 +85,7 @@ UP: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("point", UP)
+@pytest.mark.parametrize("point", variants(*UP))
 def test_machine_goes_off_after_a_kill_during_its_creation(user: User, azure: Azure, start: Start, point: str) -> None:
     azure.fault(**UP[point])
     client = start("run", "gpu.yaml", "quick.py")
@@ -108,6 +109,7 @@ def test_machine_goes_off_after_a_kill_while_waiting_for_ssh(user: User, azure: 
 # Before the job
 
 
+@variant
 def test_machine_goes_off_after_a_kill_during_the_upload(user: User, azure: Azure, start: Start) -> None:
     (user.workspace / "data.bin").write_bytes(random.Random(2).randbytes(MODEL))
     client = start("run", "gpu.yaml", "quick.py")
@@ -157,6 +159,7 @@ def test_run_killed_before_its_job_started_is_lost(user: User, azure: Azure, sta
 # The job
 
 
+@variant
 def test_finished_job_is_fetched_after_a_kill(user: User, azure: Azure, start: Start) -> None:
     client = start("run", "gpu.yaml", "waits.py", "7")
     client.until_says("begun")
@@ -189,6 +192,7 @@ def test_unfinished_job_is_fetched_after_a_kill_and_the_end_of_the_lease(
     assert printed(user, run) == ["begun"]
 
 
+@variant
 def test_finished_job_is_fetched_after_a_kill_before_the_download(user: User, azure: Azure, start: Start) -> None:
     client = start("run", "gpu.yaml", "waits.py")
     client.until_says("begun")
@@ -218,7 +222,7 @@ def test_outputs_are_fetched_after_a_kill_during_the_download(user: User, azure:
     assert printed(user, run) == ["ended"]
 
 
-@pytest.mark.parametrize("fault", ["hold-before", "hold-after"])
+@pytest.mark.parametrize("fault", variants("hold-before", "hold-after"))
 def test_machine_goes_off_after_a_kill_during_its_deallocation(
     user: User, azure: Azure, start: Start, fault: str
 ) -> None:

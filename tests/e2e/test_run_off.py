@@ -10,6 +10,7 @@ from tests.e2e.impatient import start_impatient
 from tests.e2e.jobs import expect_line, wait_for_exit
 from tests.e2e.run_help import forget_runs, guest_home, is_off, project, runs_of
 from tests.e2e.user import User
+from tests.variants import variant
 
 MACHINE = "Microsoft.Compute/virtualMachines"
 
@@ -67,6 +68,7 @@ def test_outputs_of_another_workspace_do_not_go_with_the_disk(user: User, azure:
     assert user.down("--delete", "--yes", "my-dsvm")["verifiedBy"] == "404"
 
 
+@variant
 def test_run_on_a_deallocated_machine_can_be_fetched_later(user: User, azure: Azure) -> None:
     user.up()
     with start_impatient(user, "submit", "-c", "my_dsvm", "waits.py") as client:

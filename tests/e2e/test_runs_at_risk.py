@@ -16,6 +16,7 @@ from tests.e2e.run_help import forget_runs, guest_home, is_off, make_other_user,
 from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, User, inherited, run_reap
 from tests.lab import LabUser
 from tests.sshd import eventually
+from tests.variants import variant, variants
 
 RESIZE: dict[str, Any] = {"size": LARGER_SIZE}
 MOVE: dict[str, Any] = {"region": OTHER_REGION}
@@ -67,7 +68,7 @@ def open_question(user: User, *words: str) -> Iterator[Terminal]:
 # Changes that stop a job
 
 
-@pytest.mark.parametrize("change", [RESIZE, OFF], ids=["resize", "power-off"])
+@pytest.mark.parametrize("change", variants(RESIZE, OFF), ids=["resize", "power-off"])
 def test_up_without_a_terminal_does_not_stop_a_running_job(user: User, azure: Azure, change: dict[str, Any]) -> None:
     run = start_job(user)
     change_spec(user, **change)
@@ -80,6 +81,7 @@ def test_up_without_a_terminal_does_not_stop_a_running_job(user: User, azure: Az
     assert is_job_running(azure, run)
 
 
+@variant
 def test_up_with_yes_restarts_a_machine_with_a_running_job(user: User, azure: Azure) -> None:
     start_job(user)
     change_spec(user, **RESIZE)
@@ -87,6 +89,7 @@ def test_up_with_yes_restarts_a_machine_with_a_running_job(user: User, azure: Az
     assert azure.machine()["properties"]["hardwareProfile"]["vmSize"] == LARGER_SIZE
 
 
+@variant
 def test_up_on_a_terminal_lists_the_runs_that_a_resize_stops(user: User, azure: Azure) -> None:
     run = start_job(user)
     change_spec(user, **RESIZE)
@@ -102,6 +105,7 @@ def test_up_on_a_terminal_lists_the_runs_that_a_resize_stops(user: User, azure: 
     assert is_job_running(azure, run)
 
 
+@variant
 def test_up_counts_runs_of_other_workspaces(user: User, azure: Azure, tmp_path: Path) -> None:
     run = start_job(user)
     other = make_other_user(user, tmp_path)
@@ -111,6 +115,7 @@ def test_up_counts_runs_of_other_workspaces(user: User, azure: Azure, tmp_path: 
     assert azure.writes(before) == []
 
 
+@variant
 def test_up_resizes_without_a_question_when_no_job_runs(user: User, azure: Azure) -> None:
     run_unfetched_job(user, azure)
     change_spec(user, **RESIZE)
@@ -190,7 +195,7 @@ def test_release_of_the_lease_stops_a_running_job_only_with_consent(user: User, 
 # Changes that lose outputs
 
 
-@pytest.mark.parametrize("words", [[], ["--yes"]], ids=["plain", "yes"])
+@pytest.mark.parametrize("words", variants(["--yes"], []), ids=["yes", "plain"])
 def test_up_does_not_replace_a_machine_with_a_running_job(user: User, azure: Azure, words: list[str]) -> None:
     run = start_job(user)
     change_spec(user, **MOVE)
@@ -250,6 +255,7 @@ def test_failed_machine_without_its_mark_is_deleted_only_with_the_consent_of_dow
     assert azure.writes(before) == []
 
 
+@variant
 def test_up_on_a_terminal_lists_the_outputs_that_a_replacement_loses(user: User, azure: Azure) -> None:
     run = run_unfetched_job(user, azure)
     change_spec(user, **MOVE)
@@ -264,6 +270,7 @@ def test_up_on_a_terminal_lists_the_outputs_that_a_replacement_loses(user: User,
     assert azure.writes(before) == []
 
 
+@variant
 def test_up_replaces_with_delete_and_yes(user: User, azure: Azure) -> None:
     run_unfetched_job(user, azure)
     change_spec(user, **MOVE)
@@ -300,6 +307,7 @@ def test_down_delete_on_a_terminal_lists_what_is_lost(user: User, azure: Azure) 
     assert azure.writes(before) == []
 
 
+@variant
 def test_down_delete_on_a_terminal_asks_when_nothing_is_known_to_be_lost(user: User, azure: Azure) -> None:
     user.up()
     with open_question(user, "down", "my-dsvm", "--delete") as terminal:
@@ -321,6 +329,7 @@ def test_down_delete_does_not_stop_a_job_that_began_during_its_question(user: Us
     assert is_job_running(azure, run)
 
 
+@variant
 def test_down_delete_with_yes_asks_nothing_on_a_terminal(user: User, azure: Azure) -> None:
     run_unfetched_job(user, azure)
     with open_terminal(cast("LabUser", user), "down", "my-dsvm", "--delete", "--yes", "--sandbox") as terminal:
@@ -329,6 +338,7 @@ def test_down_delete_with_yes_asks_nothing_on_a_terminal(user: User, azure: Azur
     assert azure.everything() == []
 
 
+@variant
 def test_interrupted_question_changes_nothing(user: User, azure: Azure) -> None:
     run = start_job(user)
     with open_question(user, "down", "my-dsvm") as terminal:
@@ -340,6 +350,7 @@ def test_interrupted_question_changes_nothing(user: User, azure: Azure) -> None:
 # Commands that are not affected
 
 
+@variant
 def test_run_ends_its_own_machine_without_a_question(user: User, azure: Azure) -> None:
     done = user("run", "gpu.yaml", "quick.py")
     assert done.returncode == 0, done.stderr
@@ -388,6 +399,7 @@ def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Az
     assert [each["name"] for each in user.does(*REAP, "--yes")["deleted"]] == ["my-dsvm"]
 
 
+@variant
 def test_reap_deletes_a_machine_that_answers_that_it_has_no_outputs(user: User, azure: Azure) -> None:
     commit_spec(user)
     user.up()

@@ -12,6 +12,7 @@ from tests.e2e.azure import Azure, change_power
 from tests.e2e.run_help import Start, guest_home, hide_machine, make_other_user, project, runs_of, state_of_job
 from tests.e2e.user import User
 from tests.sshd import eventually
+from tests.variants import variant, variants
 
 MACHINE = "Microsoft.Compute/virtualMachines"
 DISK = "Microsoft.Compute/disks"
@@ -50,7 +51,7 @@ def wait_for_end(azure: Azure, run: str) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("code", variants(7, 0))
 def test_runs_shows_how_a_detached_job_ended(user: User, azure: Azure, code: int) -> None:
     (user.workspace / "ends.py").write_text(f"import sys\nprint('done')\nsys.exit({code})\n")
     run = submit_detached(user, "ends.py")
@@ -66,6 +67,7 @@ def test_runs_shows_how_a_detached_job_ended(user: User, azure: Azure, code: int
     assert listed(user)["outputs"]["complete"]
 
 
+@variant
 def test_cost_by_run_counts_a_detached_job_until_its_end(user: User, azure: Azure) -> None:
     run = submit_detached(user, "quick.py")
     wait_for_end(azure, run)
@@ -103,7 +105,7 @@ def test_run_ends_when_a_user_deallocates_its_machine(user: User, azure: Azure) 
     assert (user.workspace / ".gpuinfra" / "runs" / run / "outputs" / "early.txt").read_text() == "early"
 
 
-@pytest.mark.parametrize("command", [["logs", "-f"], ["outputs"], ["status"]])
+@pytest.mark.parametrize("command", variants(["status"], ["logs", "-f"], ["outputs"]))
 def test_every_command_that_finds_the_machine_off_settles_the_run(user: User, azure: Azure, command: list[str]) -> None:
     run = submit_detached(user, "waits.py")
     change_power(azure, "deallocate")
@@ -124,6 +126,7 @@ def test_run_ends_when_its_machine_is_restarted(user: User, azure: Azure) -> Non
     assert datetime.fromisoformat(found["ended"]).timestamp() <= on_again + 600
 
 
+@variant
 def test_run_is_lost_when_its_machine_was_deleted(user: User, azure: Azure) -> None:
     submit_detached(user, "waits.py")
     assert azure.send("DELETE", azure.id(MACHINE, "my-dsvm"))[0] in {200, 202, 204}
@@ -169,6 +172,7 @@ def test_run_whose_client_was_killed_before_the_job_began_is_lost(user: User, az
     assert "it was interrupted before the job began" in followed.stderr
 
 
+@variant
 def test_run_is_lost_when_another_vm_takes_the_name_of_its_machine(user: User, azure: Azure, tmp_path: Path) -> None:
     submit_detached(user, "waits.py")
     assert eventually(lambda: bool(list(guest_home(azure).rglob("early.txt"))), SECONDS)

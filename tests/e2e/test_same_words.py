@@ -4,6 +4,7 @@ import json
 
 from tests.e2e.azure import Azure
 from tests.e2e.user import User
+from tests.variants import variant
 
 ON, OFF = "PowerState/running", "PowerState/deallocated"
 REMOTE = {"type": "remote"}
@@ -46,6 +47,7 @@ def test_spec_file_decides_between_two_machines(user: User, azure: Azure) -> Non
     assert power(azure, "m7") == ON
 
 
+@variant
 def test_commands_find_the_machine_of_that_name(user: User, azure: Azure) -> None:
     renamed(user)
     for command in ["lease", "ssh", "status", "doctor"]:
@@ -54,12 +56,14 @@ def test_commands_find_the_machine_of_that_name(user: User, azure: Azure) -> Non
         assert "m8" not in found
 
 
+@variant
 def test_status_shows_both_machines(user: User, azure: Azure) -> None:
     renamed(user)
     user.up("--yes")
     assert [each["name"] for each in user.does("status", "m7")["machines"]] == ["m7", "m8"]
 
 
+@variant
 def test_folder_of_that_name_is_not_the_machine(user: User, azure: Azure) -> None:
     user.spec(name="m7", target=REMOTE)
     user.up()

@@ -23,6 +23,7 @@ from gpuinfra.sandbox import running as process
 from gpuinfra.sandbox.kernel.meter import Meter
 from gpuinfra.sandbox.kernel.store import Store
 from tests.e2e.conftest import Run
+from tests.variants import variant, variants
 
 DISK: Any = {"location": "eastus", "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}}
 VARIABLES = [
@@ -210,6 +211,7 @@ def test_a_shell_can_evaluate_env(running: Program) -> None:
     assert shown == [running.data("env")["AZURE_CLIENT_SECRET"], str(running.folder / "ca.pem")]
 
 
+@variant
 def test_a_path_with_a_quote_in_it(inside: Run, tmp_path: Path) -> None:
     program = Program(inside, tmp_path / "it's mine")
     try:
@@ -221,6 +223,7 @@ def test_a_path_with_a_quote_in_it(inside: Run, tmp_path: Path) -> None:
         process.stop(program.folder)
 
 
+@variant
 def test_the_sdk_by_env_log_faults_and_clock(words: Program, azure: Azure) -> None:
     azure.groups.create_or_update("demo", {"location": "eastus"})
     (request,) = words.data("log")["requests"]
@@ -259,6 +262,7 @@ urllib.request.urlopen(request, context=ssl.create_default_context(cafile=truste
 """
 
 
+@variant
 def test_a_program_is_killed_while_its_third_request_is_held(words: Program, azure: Azure) -> None:
     armed = words("fault", "hold-after", "--method", "PUT", "--skip", "2")
     assert armed.stdout == "hold-after  1  method=PUT skip=2\n"
@@ -280,6 +284,7 @@ def test_a_program_is_killed_while_its_third_request_is_held(words: Program, azu
     azure.groups.create_or_update("four", {"location": "eastus"})
 
 
+@variant
 def test_operations_as_data_and_for_people(words: Program, azure: Azure) -> None:
     assert words("log", "--operations").stderr == "no operations so far\n"
     azure.groups.create_or_update("demo", {"location": "eastus"})
@@ -300,6 +305,7 @@ def test_operations_as_data_and_for_people(words: Program, azure: Azure) -> None
     assert words.data("log", "--operations")["operations"] == []
 
 
+@variant
 def test_a_client_that_only_reads(words: Program, azure: Azure) -> None:
     azure.groups.create_or_update("demo", {"location": "eastus"})
     assert words("fault", "read-only").stdout == "read-only  always\n"
@@ -310,6 +316,7 @@ def test_a_client_that_only_reads(words: Program, azure: Azure) -> None:
     azure.groups.create_or_update("other", {"location": "eastus"})
 
 
+@variant
 def test_the_bill_as_data_and_for_people(words: Program) -> None:
     words("start")
     assert words.data("bill") == {"schemaVersion": 1, "machines": []}
@@ -407,7 +414,7 @@ def serve(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", variants(signal.SIGTERM, signal.SIGINT))
 def test_in_the_foreground_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with serve(tmp_path / "own") as server:
         deadline = time.monotonic() + 20
@@ -436,6 +443,7 @@ def test_a_process_that_only_has_the_number_is_left_alone(words: Program) -> Non
         innocent.kill()
 
 
+@variant
 def test_reset(words: Program, azure: Azure) -> None:
     azure.groups.create_or_update("demo", {"location": "eastus"})
     before = words.data("status")
@@ -560,6 +568,7 @@ def test_its_commands_import_nothing_of_the_server(arguments: list[str], program
     assert not loaded & {"starlette", "uvicorn", "cryptography", "asyncssh", "azure"}
 
 
+@variant
 def test_a_quota_limit_is_shown_and_set(words: Program) -> None:
     words("start")
     assert words("quota").stderr == "no limits set; those of the catalogue apply\n"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.e2e.user import User
+from tests.variants import variant, variants
 
 TRUSTED = {"securityType": "TrustedLaunch", "uefiSettings": {"secureBootEnabled": False, "vTpmEnabled": True}}
 
@@ -16,7 +17,8 @@ def test_a_trusted_launch_machine_has_a_working_gpu(user: User) -> None:
     assert user.plan()["summary"] == {"add": 0, "change": 0, "replace": 0, "destroy": 0}
 
 
-@pytest.mark.parametrize(("old", "new"), [("Standard", "TrustedLaunch"), ("TrustedLaunch", "Standard")])
+@variant
+@pytest.mark.parametrize(("old", "new"), variants(("Standard", "TrustedLaunch"), ("TrustedLaunch", "Standard")))
 def test_another_security_type_replaces_the_machine(user: User, old: str, new: str) -> None:
     user.spec(securityType=old)
     user.up()

@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import MACHINE, OTHER_HOST_KEY, make_group, make_machine
 from tests.e2e.user import User
+from tests.variants import variant
 
 OFF = "PowerState/deallocated"
 
@@ -46,6 +47,7 @@ def test_up_does_not_suggest_a_command_that_deletes_the_users_own_machine(user: 
     assert "down" not in problem["help"]
 
 
+@variant
 def test_changed_host_key_stops_with_both_fingerprints(user: User, azure: Azure, tmp_path: Path) -> None:
     user.up()
     other = User(azure, tmp_path / "other" / "home", tmp_path / "other" / "project")
@@ -61,6 +63,7 @@ def test_changed_host_key_stops_with_both_fingerprints(user: User, azure: Azure,
     assert known.read_text() == before
 
 
+@variant
 def test_recreated_machine_is_known_by_its_new_key(user: User, azure: Azure) -> None:
     first = user.up()["target"]["hostKey"]
     user.does("ssh", "my-dsvm")

@@ -16,6 +16,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import SECONDS, Start, guest_home, is_off, project, runs_of
 from tests.e2e.test_front_door import wait_until_reading
 from tests.e2e.user import PROGRAM, User, inherited
+from tests.variants import variant, variants
 
 # A shell without job control ignores INT and QUIT for `gpuinfra … &`, `nohup` HUP; other parents ignore the rest.
 BACKGROUND = "--ignore-signal=INT,QUIT"
@@ -48,15 +49,16 @@ def waiting(signals: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize(
     ("signals", "number"),
-    [
+    variants(
+        (EVERYTHING, signal.SIGINT),
+        (BLOCKED, signal.SIGTERM),
+        (DEFAULTS, signal.SIGHUP),
         (BACKGROUND, signal.SIGINT),
         (BACKGROUND, signal.SIGHUP),
-        (EVERYTHING, signal.SIGINT),
         (EVERYTHING, signal.SIGTERM),
-        (DEFAULTS, signal.SIGHUP),
         (BLOCKED, signal.SIGINT),
-        (BLOCKED, signal.SIGTERM),
-    ],
+        first=3,
+    ),
 )
 def test_signal_interrupts_however_the_program_was_started(signals: str, number: signal.Signals) -> None:
     with waiting(signals) as program:
@@ -182,6 +184,7 @@ def test_command_that_ignores_hangups_continues_when_its_terminal_closes(user: U
     assert "the end" in user("logs", "last").stdout
 
 
+@variant
 def test_job_continues_when_the_terminal_of_run_closes_and_the_agent_deallocates_the_machine(
     user: User, azure: Azure
 ) -> None:
@@ -213,7 +216,7 @@ def test_local_job_ignores_only_the_signals_that_python_ignores(user: User) -> N
     assert ignored(done.stdout.strip()) == {"SIGPIPE", "SIGXFSZ"}
 
 
-@pytest.mark.parametrize(("signals", "kept"), [(BACKGROUND, set()), (EVERYTHING, {"SIGHUP"})])
+@pytest.mark.parametrize(("signals", "kept"), variants((EVERYTHING, {"SIGHUP"}), (BACKGROUND, set())))
 def test_ssh_ignores_only_the_signal_of_nohup(
     user: User, azure: Azure, tmp_path: Path, signals: str, kept: set[str]
 ) -> None:

@@ -13,6 +13,7 @@ from tests.e2e.repository import commit_all
 from tests.e2e.run_help import guest_home, project, runs_of, state_of_job
 from tests.e2e.test_jobs_renewed import LEASE, TALKS, left
 from tests.e2e.user import User
+from tests.variants import variant, variants
 
 SPEC = "../specs/gpu.yaml"
 
@@ -41,8 +42,8 @@ def forget_machine(user: User) -> None:
     file.write_text(re.sub(r"(?m)^resourceId:.*\n", "", file.read_text()))
 
 
-@pytest.mark.parametrize("is_older", [False, True], ids=["today", "older-file"])
-@pytest.mark.parametrize("words", [["down", SPEC], ["down", SPEC, "--delete"]], ids=["off", "delete"])
+@pytest.mark.parametrize("is_older", variants(True, False), ids=["older-file", "today"])
+@pytest.mark.parametrize("words", variants(["down", SPEC], ["down", SPEC, "--delete"]), ids=["off", "delete"])
 def test_down_without_a_terminal_does_not_stop_a_job(
     user: User, azure: Azure, words: list[str], is_older: bool
 ) -> None:
@@ -54,7 +55,7 @@ def test_down_without_a_terminal_does_not_stop_a_job(
     assert "ended" not in (state_of_job(azure, run) or {})
 
 
-@pytest.mark.parametrize("is_older", [False, True], ids=["today", "older-file"])
+@pytest.mark.parametrize("is_older", variants(True, False), ids=["older-file", "today"])
 def test_reap_does_not_delete_outputs_that_were_not_fetched(user: User, azure: Azure, is_older: bool) -> None:
     specs = user.workspace.parent / "specs"
     commit_all(user, "Add the spec", specs)
@@ -76,6 +77,7 @@ def test_reap_does_not_delete_outputs_that_were_not_fetched(user: User, azure: A
     assert azure.everything() == []
 
 
+@variant
 def test_runs_of_a_deleted_machine_are_finished(user: User, azure: Azure) -> None:
     submitted(user)
     assert runs_of(user)[0]["machine"] == "my-dsvm"
@@ -84,6 +86,7 @@ def test_runs_of_a_deleted_machine_are_finished(user: User, azure: Azure) -> Non
     assert (run["state"], run["reason"]) == ("lost", "my-dsvm was deleted")
 
 
+@variant
 def test_lease_is_renewed_for_a_job_that_works(user: User, azure: Azure) -> None:
     azure.control("POST", "clock", {"advance": 70 * 60})
     with start_impatient(user, "submit", "-c", "my_dsvm", "talks.py") as client:
@@ -92,6 +95,7 @@ def test_lease_is_renewed_for_a_job_that_works(user: User, azure: Azure) -> None
     user.does("cancel", "last", "--grace", "0s")
 
 
+@variant
 def test_detached_job_extends_the_lease_to_its_timeout(user: User, azure: Azure) -> None:
     done = user("submit", "-c", "my_dsvm", "--detach", "--timeout", "5h", "waits.py")
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from tests.e2e.test_jobs_secrets import holding, watched
 from tests.e2e.user import SPEC, User
 from tests.lab import REMOTEDOCKER, Lab
 from tests.program import ROOT
+from tests.variants import variant
 
 SECRET = "geheim-0123456789"
 # Also creates an output folder again, as scripts do that start with an empty one.
@@ -105,6 +106,7 @@ def test_run_executes_the_job_of_the_spec(user: User, azure: Azure) -> None:
     assert "what to run" in user.fails("submit", *words, code="usage", exit_code=2)["note"]
 
 
+@variant
 def test_command_runs_in_a_container(lab: Lab) -> None:
     user = lab.user()
     job = {"command": ["cp", "-r", "saved", "outputs/copy"], "outputs": ["saved/"], "env": {"WHO": "spec"}}

@@ -7,6 +7,7 @@ import pytest
 from tests.e2e.azure import Azure, advance, change_power
 from tests.e2e.repository import commit_all, git
 from tests.e2e.user import User, run_reap
+from tests.variants import variants
 
 HOURS = {"timezone": "UTC", "on": "daily 08:00-18:00"}
 PRICE = 0.631
@@ -37,14 +38,14 @@ def restarted(request: pytest.FixtureRequest, user: User, azure: Azure, tmp_path
     return user
 
 
-@pytest.mark.parametrize("restarted", [True, False], indirect=True, ids=["end recorded", "end not recorded"])
+@pytest.mark.parametrize("restarted", variants(False, True), indirect=True, ids=["end not recorded", "end recorded"])
 def test_status_counts_from_the_start_by_another_client(restarted: User, azure: Azure) -> None:
     advance(azure, 1800)
     (shown,) = restarted.does("status")["machines"]
     assert shown["costUsd"] == pytest.approx(PRICE / 2, abs=0.01)
 
 
-@pytest.mark.parametrize("starter", ["reap in another clone", "someone in the portal"])
+@pytest.mark.parametrize("starter", variants("reap in another clone", "someone in the portal"))
 def test_receipt_of_a_machine_that_others_started_and_stopped(restarted: User, azure: Azure, starter: str) -> None:
     if starter == "someone in the portal":
         change_power(azure, "deallocate")

@@ -7,6 +7,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import MACHINE
 from tests.e2e.user import User
+from tests.variants import variant
 
 OFF = "PowerState/deallocated"
 
@@ -21,6 +22,7 @@ def stopped(user: User, azure: Azure) -> User:
     return user
 
 
+@variant
 def test_status_says_that_a_stopped_machine_is_billed(stopped: User) -> None:
     (machine,) = stopped.does("status")["machines"]
     assert machine["powerState"] == "stopped"

@@ -20,6 +20,7 @@ from tests.e2e.foreign import (
 from tests.e2e.jobs import open_terminal
 from tests.e2e.run_help import Start
 from tests.e2e.user import OTHER_REGION, REGION, User
+from tests.variants import variant, variants
 
 LEFT_ALONE = "looks like ours, left alone"
 OURS = {"gpuinfra:name": "my-dsvm"}
@@ -108,6 +109,7 @@ def test_down_keeps_a_data_disk_that_others_attached_to_the_machine(user: User, 
     assert receipt["kept"] == ["disk bob-data in group bobs: it was attached to this machine, and is detached"]
 
 
+@variant
 def test_up_that_replaces_a_machine_keeps_a_data_disk_that_others_attached(user: User, azure: Azure) -> None:
     user.up()
     attach_bobs_disk(azure)
@@ -150,6 +152,7 @@ def test_down_keeps_a_vnet_in_which_others_created_a_subnet(user: User, azure: A
     assert azure.everything() == []
 
 
+@variant
 def test_down_keeps_a_vnet_of_a_named_group_in_which_others_created_a_subnet(user: User, azure: Azure) -> None:
     user.spec(resourceGroup="team2")
     user.up()
@@ -219,7 +222,7 @@ def test_tagged_public_ip_that_others_reserved_in_a_named_group_is_not_ours(user
     assert [line.split()[1] for line in receipt["kept"] if line.endswith(LEFT_ALONE)] == ["my-dsvm-ip"]
 
 
-@pytest.mark.parametrize("word", ["up", "down"])
+@pytest.mark.parametrize("word", variants("down", "up"))
 def test_up_that_was_killed_before_the_machine_in_a_named_group_is_continued_or_deleted(
     user: User, azure: Azure, start: Start, word: str
 ) -> None:
@@ -250,6 +253,7 @@ def test_foreign_tagged_network_in_a_named_group_is_not_ours(user: User, azure: 
     assert sorted(found) == ["my-dsvm-ip", "my-dsvm-nsg", "my-dsvm-vnet"]
 
 
+@variant
 def test_network_that_a_machine_left_in_a_named_group_is_used_and_deleted(user: User, azure: Azure) -> None:
     make_group(azure, "team2")
     user.spec(resourceGroup="team2")
@@ -264,6 +268,7 @@ def test_network_that_a_machine_left_in_a_named_group_is_used_and_deleted(user: 
     assert azure.everything() == ["resourceGroups/team2"]
 
 
+@variant
 def test_down_keeps_a_group_named_in_the_spec_whatever_its_tags(user: User, azure: Azure) -> None:
     make_group(azure, "team2", **OURS)
     user.spec(resourceGroup="team2")

@@ -18,6 +18,7 @@ from tests.e2e.user import PROGRAM, User, inherited
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key
 from tests.lab import Lab
 from tests.nvidia import NO_DRIVER
+from tests.variants import variant, variants
 
 SECRET = PasswordServer.PASSWORD
 
@@ -431,6 +432,7 @@ def test_password_is_not_kept_when_files_cannot_be_written(password_machine: Pas
     assert json.loads(password_machine.keyring.read_text()) == {}
 
 
+@variant
 def test_wrong_password_is_refused_and_not_kept(password_machine: PasswordMachine) -> None:
     words = password_machine.words(
         "--host-key", password_machine.fingerprint, "--password-stdin", "--json", "--verbose"
@@ -522,6 +524,7 @@ def test_terminal_asks_about_the_key_and_for_the_password(password_machine: Pass
     assert (code, password_machine.files) == (0, []), screen
 
 
+@variant
 def test_password_is_prompted_when_stdin_is_a_terminal(password_machine: PasswordMachine) -> None:
     words = password_machine.words("--host-key", password_machine.fingerprint, "--password-stdin")
     code, screen = answer_questions(words, [("Password: ", f"{SECRET}\n")], password_machine.variables)
@@ -529,7 +532,7 @@ def test_password_is_prompted_when_stdin_is_a_terminal(password_machine: Passwor
     assert SECRET not in screen
 
 
-@pytest.mark.parametrize(("answer", "expected"), [("n\n", 2), (CTRL_C, 130)])
+@pytest.mark.parametrize(("answer", "expected"), variants(("n\n", 2), (CTRL_C, 130)))
 def test_attach_without_consent_writes_nothing(password_machine: PasswordMachine, answer: str, expected: int) -> None:
     code, screen = answer_questions(password_machine.words(), [(QUESTION, answer)], password_machine.variables)
     assert code == expected, screen
@@ -538,6 +541,7 @@ def test_attach_without_consent_writes_nothing(password_machine: PasswordMachine
     assert not password_machine.keyring.exists()
 
 
+@variant
 def test_attach_without_a_password_writes_nothing(password_machine: PasswordMachine) -> None:
     words = password_machine.words("--host-key", password_machine.fingerprint)
     code, screen = answer_questions(words, [(PASSWORD, CTRL_C)], password_machine.variables)

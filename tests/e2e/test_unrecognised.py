@@ -8,6 +8,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import INTERFACES, MACHINE
 from tests.e2e.user import REGION, User
+from tests.variants import variant, variants
 
 GROUP = "team"
 ON = "PowerState/running"
@@ -51,7 +52,7 @@ def test_reap_reports_a_machine_that_it_does_not_recognise_and_ends_with_4(repla
     assert "nothing to do" not in said
 
 
-@pytest.mark.parametrize("has_spec", [True, False])
+@pytest.mark.parametrize("has_spec", variants(True, False))
 def test_down_says_why_a_machine_is_not_recognised(replaced: User, azure: Azure, has_spec: bool) -> None:
     if not has_spec:
         (replaced.workspace / "gpu.yaml").unlink()
@@ -71,6 +72,7 @@ def test_up_says_why_a_machine_is_not_recognised(replaced: User, azure: Azure) -
         assert azure.writes(before) == []
 
 
+@variant
 def test_doctor_says_why_a_machine_is_not_recognised(replaced: User) -> None:
     done = replaced("doctor", "my-dsvm", "--json")
     assert done.returncode == 1, done.stdout
@@ -81,6 +83,7 @@ def test_doctor_says_why_a_machine_is_not_recognised(replaced: User) -> None:
     assert AZ in check["fix"]
 
 
+@variant
 def test_changed_group_does_not_hide_a_machine_that_is_not_recognised(replaced: User, azure: Azure) -> None:
     replaced.spec()
     done = replaced("down", "gpu.yaml", "--json")

@@ -7,6 +7,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import make_group, make_machine
 from tests.e2e.user import PARTS, User
+from tests.variants import variant, variants
 
 MACHINE = "Microsoft.Compute/virtualMachines"
 ON, OFF = "PowerState/running", "PowerState/deallocated"
@@ -46,7 +47,7 @@ def test_down_without_a_spec_finds_an_untagged_machine_in_its_own_group(user: Us
     assert "team" in problem["note"]
 
 
-@pytest.mark.parametrize("command", ["lease", "ssh"])
+@pytest.mark.parametrize("command", variants("lease", "ssh"))
 def test_other_commands_say_that_a_machine_is_untagged(untagged: User, command: str) -> None:
     untagged.fails(command, "my-dsvm", code="untagged-machine", exit_code=4)
 
@@ -67,6 +68,7 @@ def test_status_shows_an_untagged_machine(untagged: User) -> None:
     assert named["tagged"] is False
 
 
+@variant
 def test_doctor_reports_an_untagged_machine(untagged: User) -> None:
     done = untagged("doctor", "my-dsvm", "--json")
     assert done.returncode == 1
@@ -97,6 +99,7 @@ def test_up_does_not_touch_an_untagged_machine_and_names_the_command_that_adopts
     assert azure.writes(before) == []
 
 
+@variant
 def test_up_adopts_an_untagged_machine(user: User, azure: Azure) -> None:
     target = user.up()["target"]
     tags, vm = azure.machine()["tags"], azure.machine()["properties"]["vmId"]

@@ -12,6 +12,7 @@ import pytest
 from gpuinfra.sandbox import running
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.user import PARTS, User
+from tests.variants import variant, variants
 
 SOLD = "fortinet:fortinet_fortigate-vm_v5:fortinet_fg-vm_payg:latest"
 
@@ -118,13 +119,13 @@ POLICY = (
 
 @pytest.mark.parametrize(
     ("fault", "where", "message", "code", "says"),
-    [
+    variants(
         ("AuthorizationFailed", "publicIPAddresses", DENIED, "not-allowed", "az role assignment create"),
         ("ScopeLocked", "resourceGroups", LOCKED, "locked", f"az lock list --resource-group {GROUP}"),
         ("ScopeLocked", "virtualMachines", LOCKED, "locked", "az lock delete"),
         ("RequestDisallowedByPolicy", "virtualMachines", POLICY, "policy-denied", "No GPUs here"),
         ("MarketplacePurchaseEligibilityFailed", "virtualMachines", None, "image-terms", "acceptImageTerms"),
-    ],
+    ),
 )
 def test_refused_write_leaves_nothing_behind(
     user: User, azure: Azure, fault: str, where: str, message: str | None, code: str, says: str
@@ -144,6 +145,7 @@ def test_machine_is_deleted_when_os_provisioning_fails(user: User, azure: Azure)
     assert_nothing_created(azure)
 
 
+@variant
 def test_failed_second_spec_does_not_hide_the_first(user: User, azure: Azure) -> None:
     files = [user.spec(file=f"{name}.yaml", name=name) for name in ("first", "second")]
     azure.fault("RequestDisallowedByPolicy", type="virtualMachines", method="PUT", resource="second")

@@ -16,6 +16,7 @@ from typing import Any
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.run_help import guest_root
 from tests.e2e.user import LARGER_SIZE, PARTS, REGION, SIZE, User
+from tests.variants import variant
 
 SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-nsg")
 INTERFACE = ("Microsoft.Network/networkInterfaces", "my-dsvm-nic")
@@ -204,6 +205,7 @@ def test_second_up_writes_nothing(user: User, azure: Azure) -> None:
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in _files(user.workspace, user.home)} == files
 
 
+@variant
 def test_lost_response_does_not_create_a_second_machine(user: User, azure: Azure) -> None:
     """The VM is created with `If-None-Match`: the repeated request is refused, and the existing VM is used."""
     azure.fault("drop-after", method="PUT", type="virtualMachines")
@@ -244,6 +246,7 @@ def test_other_addresses_change_only_the_security_group(user: User, azure: Azure
     assert settled.stdout.splitlines() == ["No changes: Azure matches the file.", PRICE]
 
 
+@variant
 def test_other_addresses_change_the_rule_and_the_spec_tag(user: User) -> None:
     user.up()
     user.spec(network={"allowSshFrom": ["198.51.100.0/24"]})
@@ -316,6 +319,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@variant
 def test_two_concurrent_up_create_one_machine(user: User, azure: Azure, tmp_path: Path) -> None:
     words = ["up", "gpu.yaml", "--json"]
     with user.start(*words) as one, user.start(*words, "--workspace", str(tmp_path)) as other:
@@ -333,6 +337,7 @@ def test_two_concurrent_up_create_one_machine(user: User, azure: Azure, tmp_path
     assert len(azure.bill()) == 1
 
 
+@variant
 def test_interrupt_names_existing_resources_and_the_command_to_run(user: User, azure: Azure) -> None:
     azure.fault("slow", operation=True, seconds=600, method="PUT", type="virtualMachines")
     with user.start("up", "gpu.yaml") as program:
@@ -349,6 +354,7 @@ def test_interrupt_names_existing_resources_and_the_command_to_run(user: User, a
     assert "`gpuinfra down my-dsvm --delete --sandbox`" in errors
 
 
+@variant
 def test_stopped_machine_is_not_reported_as_deallocated(user: User, azure: Azure) -> None:
     user.up()
     azure.send("POST", f"{azure.id('Microsoft.Compute/virtualMachines', 'my-dsvm')}/powerOff")

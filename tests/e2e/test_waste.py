@@ -28,6 +28,7 @@ from tests.e2e.run_help import (
     wait_until,
 )
 from tests.e2e.user import REGION, User
+from tests.variants import variant, variants
 
 MINUTE, HOUR = 60, 3600
 LEASE, BACKSTOP = 2 * HOUR, 35 * MINUTE
@@ -151,6 +152,7 @@ def test_agent_deallocates_after_the_job_of_a_killed_client(user: User, azure: A
     assert {each["name"] for each in user.does("outputs", run["id"])["files"]} == {"early.txt", "late.txt"}
 
 
+@variant
 def test_agent_deallocates_after_the_job_of_an_offline_client(user: User, azure: Azure) -> None:
     with start_impatient(user, "run", "--json", "gpu.yaml", "waits.py") as client:
         wait_until(lambda: "running" in [run["state"] for run in runs_of(user)], "a job that runs")
@@ -203,7 +205,7 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("refusal", REFUSED, ids=lambda each: each["name"])
+@pytest.mark.parametrize("refusal", variants(*REFUSED), ids=lambda each: each["name"])
 def test_machine_without_a_schedule_is_ended_by_its_agent(user: User, azure: Azure, refusal: dict[str, Any]) -> None:
     project(user, lease="10m", idle="1h")
     azure.fault(**refusal)
@@ -227,7 +229,7 @@ def test_machine_without_a_schedule_is_ended_by_its_agent(user: User, azure: Azu
     assert billed(azure) <= 21 * MINUTE + AGENT
 
 
-@pytest.mark.parametrize("refusal", REFUSED, ids=lambda each: each["name"])
+@pytest.mark.parametrize("refusal", variants(*REFUSED), ids=lambda each: each["name"])
 def test_machine_that_neither_schedule_nor_agent_ends_is_deleted(
     user: User, azure: Azure, refusal: dict[str, Any]
 ) -> None:
@@ -250,6 +252,7 @@ def test_agent_ends_a_machine_of_a_sovereign_cloud(user: User, azure: Azure) -> 
     assert billed(azure) <= 12 * MINUTE + AGENT
 
 
+@variant
 def test_agent_retries_when_azure_fails_three_times(user: User, azure: Azure) -> None:
     up(user, lease="10m", idle="1h")
     azure.fault("InternalServerError", method="POST", type="virtualMachines", count=3)
@@ -327,7 +330,7 @@ NIGHTS = {
 }
 
 
-@pytest.mark.parametrize("night", NIGHTS)
+@pytest.mark.parametrize("night", variants(*NIGHTS))
 def test_hours_follow_a_daylight_saving_change(user: User, azure: Azure, night: str) -> None:
     evening, ends = NIGHTS[night]
     advance(azure, evening.timestamp() - now(azure))

@@ -3,7 +3,7 @@
 from tests.balance import balance, seconds_of
 
 QUICK = [f"tests/unit/test_a.py::test_{number}" for number in range(20)]
-SLOW = [f"tests/e2e/test_{name}.py::test_{number}" for name in ("waste", "demo", "up", "down") for number in range(2)]
+SLOW = [f"tests/e2e/test_{name}.py::test_{number}" for name in ("demo", "waste", "up", "down") for number in range(2)]
 
 
 def test_workers_begin_with_slow_tests_of_whole_files() -> None:

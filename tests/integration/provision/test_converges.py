@@ -39,8 +39,10 @@ from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox
 from tests.unit.provision_help import LARGE, NAME, NO_JOURNAL, SMALL, RecordedProgress, spec, words
+from tests.variants import variants
 
-EXAMPLES, STEPS = 12, 6
+# Fewer by default than with `--exhaustive`.
+EXAMPLES, STEPS = (6, 12), 6
 GROUP = f"gpuinfra-{NAME}"
 FAULTS: tuple[dict[str, Any], ...] = (
     {"name": "AllocationFailed", "type": "virtualMachines"},
@@ -342,8 +344,10 @@ def run(scenario: Any, examples: int, steps: int, **options: Any) -> None:
     )
 
 
-def test_one_up_converges_from_any_state(server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> None:
-    run(lambda: Scenario(server, cloud, host_key), EXAMPLES, STEPS, derandomize=True)
+def test_one_up_converges_from_any_state(
+    server: Sandbox, cloud: AzureCloud, host_key: HostKey, exhaustive: bool
+) -> None:
+    run(lambda: Scenario(server, cloud, host_key), EXAMPLES[exhaustive], STEPS, derandomize=True)
 
 
 # Regressions
@@ -372,7 +376,9 @@ def test_next_up_tries_another_region_after_a_failed_allocation(scenario: Scenar
     assert plan.candidate.region == "westus2"
 
 
-@pytest.mark.parametrize("kind", ["networkSecurityGroups", "virtualNetworks", "publicIPAddresses", "networkInterfaces"])
+@pytest.mark.parametrize(
+    "kind", variants("networkInterfaces", "networkSecurityGroups", "virtualNetworks", "publicIPAddresses")
+)
 def test_next_up_recreates_a_failed_resource(scenario: Scenario, kind: str) -> None:
     scenario.arm(name="InternalServerError", operation=True, method="PUT", type=kind)
     with pytest.raises(CloudError, match="InternalServerError"):

@@ -74,8 +74,8 @@ MOMENTS = {
 }
 OUTPUTS = ("pipe", "terminal")
 EVERY = [*itertools.product(MOMENTS, OUTPUTS)]
-# Each moment once, with the outputs in turn: a terminal makes the same difference at every moment.
-ONE_OF_EACH = [*zip(MOMENTS, itertools.cycle(OUTPUTS))]
+# One of each kind of wait, with the outputs in turn: a terminal makes the same difference at every moment.
+ONE_OF_EACH = [("first read", "pipe"), ("machine", "terminal"), ("ssh", "pipe"), ("throttled", "pipe")]
 
 
 def check_message(text: str, exists: str | None) -> None:
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_up_and_names_what_exists(harness: Harness, moment: str, out
     check_converges(harness, *(["down"] if moment == "ssh" else []))
 
 
-@cases("moment", [*MOMENTS][::3], [*MOMENTS])
+@cases("moment", ["machine"], [*MOMENTS])
 def test_sigterm_ends_up_as_ctrl_c_does(harness: Harness, moment: str) -> None:
     """CI systems and `systemctl stop` send SIGTERM."""
     what = MOMENTS[moment]
@@ -141,7 +141,7 @@ def test_sigterm_ends_up_as_ctrl_c_does(harness: Harness, moment: str) -> None:
 DOWN = [*itertools.product(["down", "down --delete"], ["SIGINT", "SIGTERM"], OUTPUTS)]
 
 
-@cases("words, number, output", [DOWN[0], DOWN[5], DOWN[6]], DOWN)
+@cases("words, number, output", [DOWN[0], DOWN[6]], DOWN)
 def test_interrupted_down_names_what_exists(harness: Harness, words: str, number: str, output: str) -> None:
     """The VM may still be billed."""
     harness.succeed("up", SPEC)
@@ -194,7 +194,7 @@ def test_second_ctrl_c_does_not_wait_for_the_call_in_flight(harness: Harness, ou
 SILENT = [each for each in EVERY if each[0] in {"first read", "preflight", "network", "ssh"}]
 
 
-@cases("moment, output", SILENT[1::3], SILENT)
+@cases("moment, output", [("network", "pipe")], SILENT)
 def test_second_ctrl_c_ends_the_final_look_at_azure(harness: Harness, moment: str, output: str) -> None:
     """After the first Ctrl-C the program looks at what exists, and Azure does not answer."""
     what = MOMENTS[moment]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.provision.harness import Harness, resources_of
+from tests.variants import variants
 
 NAME = "locked"
 SPEC = f"{NAME}.yaml"
@@ -47,7 +48,7 @@ def test_read_only_lock_on_a_running_machine_is_reported_by_every_command(harnes
     assert harness.billed() == []
 
 
-@pytest.mark.parametrize("scope", ["", "/resourceGroups/shared"])
+@pytest.mark.parametrize("scope", variants("", "/resourceGroups/shared"))
 def test_nothing_is_created_under_a_read_only_lock(harness: Harness, scope: str) -> None:
     harness.group("shared")
     harness.spec(NAME, resourceGroup="shared")

@@ -11,6 +11,7 @@ from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from tests.real import program
 from tests.sshd import WAIT_SECONDS, PasswordServer, ReservedPort, SshServer, eventually, make_key
+from tests.variants import variants
 
 __all__ = [
     "WAIT_SECONDS",
@@ -80,7 +81,7 @@ def remote_home(server: SshServer, home: Path) -> SshServer:
     return server
 
 
-@pytest.fixture(params=["local", "ssh"])
+@pytest.fixture(params=variants("ssh", "local"))
 def remote(request: pytest.FixtureRequest) -> Iterator[RemoteClient]:
     if request.param == "local":
         found = RemoteClient(LocalConnection())

@@ -25,11 +25,12 @@ from gpuinfra.runner.job_spec import Gpus, StartRequest
 from gpuinfra.runner.remote_runs import start_recorder
 from tests.integration.runner.conftest import WAIT_SECONDS, eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
+from tests.variants import variants
 
 LOCAL, REMOTE = "on this computer", "over ssh"
 
 
-@pytest.fixture(params=[LOCAL, REMOTE])
+@pytest.fixture(params=variants(REMOTE, LOCAL))
 def engine(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """The lab's engine, local and over SSH."""
     monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
@@ -170,7 +171,7 @@ def _record(remote: RemoteClient | None, run: str, job: ContainerJob) -> None:
         start_recorder(remote, run, job.id)
 
 
-@pytest.mark.parametrize("way", ["stop", "kill"])
+@pytest.mark.parametrize("way", variants("kill", "stop"))
 def test_restarted_engine_sends_all_earlier_output(mortal: Lab, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", mortal.engine.address)
     with contextlib.closing(Engine(LocalConnection(), 20)) as engine, contextlib.ExitStack() as stack:

@@ -39,6 +39,7 @@ from gpuinfra.workbench.project import read_file
 from tests.lab import BUSYBOX, Lab
 from tests.lab import PYTHON as PYTHON_IMAGE
 from tests.sshd import eventually
+from tests.variants import variant, variants
 from tests.wheels import write_wheel
 
 FILE = "aml_config/conda_dependencies.yml"
@@ -156,6 +157,7 @@ def left_on(lab: Lab) -> tuple[list[str], list[str]]:
     return lab.engine.docker("ps", "--all", "--quiet").stdout.split(), images
 
 
+@variant
 def test_wheel_of_the_project_is_installed_once(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
     first = build(engine, project, with_wheel(), seen)
 
@@ -223,7 +225,7 @@ def test_added_package_does_not_reinstall_the_others(lab: Lab, engine: Engine, p
     assert installed() == ["greeting-1.0 other-1.0"]
 
 
-@pytest.mark.parametrize("by_dockerfile", [True, False])
+@pytest.mark.parametrize("by_dockerfile", variants(True, False))
 def test_environment_begins_with_no_image_of_another_project(
     lab: Lab, engine: Engine, project: Path, seen: Recorder, by_dockerfile: bool
 ) -> None:
@@ -341,12 +343,18 @@ def test_secrets_are_neither_in_the_image_nor_in_the_output(
             "dependencies: [python=3.5.2]",
             "no conda and Python 3.11.7, and the file asks for python=3.5.2",
         ),
-        (
+        pytest.param(
             PYTHON_IMAGE,
             "dependencies: [ipykernel=4.6.1, azure]",
             "no conda, and the file asks conda for ipykernel, azure",
+            marks=variant,
         ),
-        (BUSYBOX, "dependencies: [pip: [numpy]]", "no conda and no Python, and the file asks for any Python 3"),
+        pytest.param(
+            BUSYBOX,
+            "dependencies: [pip: [numpy]]",
+            "no conda and no Python, and the file asks for any Python 3",
+            marks=variant,
+        ),
     ],
 )
 def test_unsuitable_base_image_is_refused(
@@ -404,6 +412,7 @@ def test_parallel_builds_of_one_environment(lab: Lab, project: Path, monkeypatch
     assert left_on(lab) == ([], [])
 
 
+@variant
 def test_fresh_build_replaces_the_image(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
     changing = STAND_IN + 'cat /proc/sys/kernel/random/uuid > "$prefix/conda-meta/when"\n'
     base = stand_in_image(lab, "mamba:test", "/usr/bin/micromamba", changing)
@@ -416,7 +425,7 @@ def test_fresh_build_replaces_the_image(lab: Lab, engine: Engine, project: Path,
     assert call.endswith("create --yes --prefix /opt/gpuinfra/environment --channel conda-forge --file environment.yml")
 
 
-@pytest.mark.parametrize("how", ["interrupt", "cut"])
+@pytest.mark.parametrize("how", variants("interrupt", "cut"))
 def test_stopped_build_is_cleaned_up(lab: Lab, project: Path, seen: Recorder, how: str) -> None:
     slow = "#!/bin/sh\necho 'a stand-in that takes its time'\nexec sleep 100\n"
     base = stand_in_image(lab, "slow:test", "/usr/bin/conda", slow)
@@ -441,6 +450,7 @@ def test_stopped_build_is_cleaned_up(lab: Lab, project: Path, seen: Recorder, ho
         assert left_on(lab)[1] == []
 
 
+@variant
 def test_image_without_a_file_is_the_environment(lab: Lab, engine: Engine, project: Path, seen: Recorder) -> None:
     base = image(engine, PYTHON_IMAGE)
     environment = ensure_environment(engine, base, None, project, seen, seen.lines.append)

@@ -13,6 +13,7 @@ from gpuinfra.programs import GitError, open_repository
 from gpuinfra.provision.reaping.spec_history import spec_history
 from gpuinfra.runner.record import commit_of
 from tests.git_help import WAYS, Hostile, git, make_repository
+from tests.variants import variants
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_folder_of_plain_files_does_not_count_as_a_repository(hostile: Hostile
         pass
 
 
-@pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs"])
+@pytest.mark.parametrize("name", variants("HEAD", "config", "packed-refs"))
 def test_named_pipe_in_the_git_folder_ends_reading_soon(
     hostile: Hostile, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.lab import BUSYBOX, PYTHON, REMOTEDOCKER, Lab
 from tests.sshd import eventually
+from tests.variants import variant
 
 SECONDS = 30.0
 
@@ -32,6 +33,7 @@ def test_disk_can_be_full(lab: Lab) -> None:
         assert connection.run(fill, timeout=SECONDS).exit_code == 0
 
 
+@variant
 def test_restarted_engine_knows_its_containers(lab: Lab) -> None:
     engine = lab.engine
     engine.docker("run", "--name", "before", BUSYBOX, "echo", "hello")
@@ -39,6 +41,7 @@ def test_restarted_engine_knows_its_containers(lab: Lab) -> None:
     assert engine.docker("logs", "before").stdout == "hello\n"
 
 
+@variant
 def test_container_keeps_running_without_its_engine(lab: Lab) -> None:
     engine = lab.engine
     engine.options = ("--live-restore",)
@@ -54,6 +57,7 @@ def test_container_keeps_running_without_its_engine(lab: Lab) -> None:
         engine.restart()
 
 
+@variant
 def test_python_of_the_image_can_create_environments(lab: Lab) -> None:
     script = (
         "python -c 'import ssl, sqlite3, ctypes, lzma' && python -m venv /tmp/v && /tmp/v/bin/python -m pip --version"

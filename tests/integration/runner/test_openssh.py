@@ -16,6 +16,7 @@ from gpuinfra.runner.connection import openssh
 from gpuinfra.runner.connection.openssh import SshFiles
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, make_key
 from tests.real import program
+from tests.variants import variant, variants
 
 # The program with a fake cloud that has one machine; it executes the real ssh.
 FAKE_CLOUD_PROGRAM = """
@@ -61,7 +62,9 @@ def ssh(command: list[str], *more: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("folder", ["plain", "a b", "100%", "%d %% x", 'quo"te', "it's", "back\\slash", "#x"])
+@pytest.mark.parametrize(
+    "folder", variants("%d %% x", 'quo"te', "plain", "a b", "100%", "it's", "back\\slash", "#x", first=2)
+)
 def test_ssh_logs_in_with_special_characters_in_paths(shared: SshServer, tmp_path: Path, folder: str) -> None:
     files = SshFiles(tmp_path / folder)
     files.folder.mkdir()
@@ -88,7 +91,7 @@ def test_host_name_is_known_in_any_case(shared: SshServer, tmp_path: Path) -> No
     assert ssh(openssh.command(target, files.known_hosts, ["true"])).returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
+@pytest.mark.parametrize("kind", variants("rsa", "ecdsa"))
 def test_other_types_of_host_keys_are_accepted(server: SshServer, tmp_path: Path, kind: str) -> None:
     server.host_key = make_key(tmp_path / "key", kind)
     server.start()
@@ -173,6 +176,7 @@ def test_ssh_command_returns_the_exit_code_and_uses_the_key_of_the_spec(shared: 
     assert mode(home / ".gpuinfra" / "ssh") == 0o700
 
 
+@variant
 def test_json_output_has_the_command_line(shared: SshServer, home: Path) -> None:
     done = gpuinfra(shared.target, home, "--json", "ssh", "my-dsvm")
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from gpuinfra.runner.connection import handshake, ssh
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.errors import KeyUnusable, LoginRefused, Unreachable
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key
+from tests.variants import variants
 
 SECRET = PasswordServer.PASSWORD
 
@@ -34,7 +35,7 @@ class Prompt:
         return self.answer
 
 
-@pytest.fixture(params=["password", "keyboard-interactive"])
+@pytest.fixture(params=variants("password", "keyboard-interactive"))
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PasswordServer]:
     server = PasswordServer(tmp_path / "sshd", interactive=request.param == "keyboard-interactive")
     yield server
@@ -46,6 +47,7 @@ def log_in(target: Target, prompt: Prompt) -> str:
         return connection.run("id -un", timeout=WAIT_SECONDS).stdout.strip()
 
 
+@pytest.mark.parametrize("server", ["password", "keyboard-interactive"], indirect=True)
 def test_login_asks_for_the_password_once(server: PasswordServer) -> None:
     server.start()
     prompt = Prompt(SECRET)

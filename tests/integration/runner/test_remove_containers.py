@@ -10,8 +10,10 @@ from gpuinfra.runner.helper_containers import remove_forgotten
 from gpuinfra.runner.remote_runs import forget_run, start_watcher
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
+from tests.variants import variant
 
 
+@variant
 def test_container_is_removed_when_the_engine_is_back(lab: Lab) -> None:
     made = lab.engine.docker("run", "-d", "--init", BUSYBOX, "sleep", "600").stdout.strip()
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:

@@ -28,6 +28,7 @@ from gpuinfra.runner.errors import (
 )
 from tests.integration.runner.conftest import WAIT_SECONDS, ReservedPort, SshServer, eventually, make_key
 from tests.real import program
+from tests.variants import variants
 
 Add = Callable[[Path], None]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
@@ -120,7 +121,7 @@ def test_command_with_endless_output_times_out(shared: SshServer) -> None:
         connection.run("while echo still; do sleep 0.05; done", timeout=0.5)
 
 
-@pytest.mark.parametrize("command", ["yes", "yes >&2"])
+@pytest.mark.parametrize("command", variants("yes", "yes >&2"))
 def test_command_with_too_much_output_fails_early(shared: SshServer, command: str) -> None:
     with connected(shared.target) as connection:
         with pytest.raises(ConnectError, match="printed more than 16 MiB"):
@@ -192,7 +193,7 @@ def test_other_host_key_is_refused_before_the_login(server: SshServer, tmp_path:
     assert "userauth-request" not in (server.folder / "log").read_text()
 
 
-@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
+@pytest.mark.parametrize("kind", variants("rsa", "ed25519", "ecdsa"))
 def test_machine_with_several_host_keys_shows_the_expected_one(server: SshServer, tmp_path: Path, kind: str) -> None:
     keys = {each: make_key(tmp_path / each, each) for each in ("ed25519", "rsa", "ecdsa")}
     server.settings["HostKey"] = "\nHostKey ".join(str(key) for key in keys.values())
@@ -227,7 +228,9 @@ def test_unknown_user_is_refused(shared: SshServer) -> None:
         SshConnection.open(shared.target_with(username="unknown-user"), WAIT_SECONDS)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("ed25519", "id_ed25519"), ("ecdsa", "id_ecdsa"), ("rsa", "id_rsa")])
+@pytest.mark.parametrize(
+    ("kind", "name"), variants(("ed25519", "id_ed25519"), ("ecdsa", "id_ecdsa"), ("rsa", "id_rsa"))
+)
 def test_default_keys_of_the_user_are_tried(server: SshServer, home: Path, kind: str, name: str) -> None:
     server.authorize(make_key(home / ".ssh" / name, kind))
     server.start()

@@ -24,6 +24,7 @@ from gpuinfra.runner.upload import Uploaded, upload
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing, program
 from tests.upload_help import RecordedProgress
+from tests.variants import variant
 
 MEGABYTE = 1 << 20
 
@@ -258,6 +259,7 @@ def test_interrupted_upload_of_a_large_file_resumes(machine: Machine) -> None:
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
+@variant
 def test_interrupted_upload_of_many_files_resumes(machine: Machine) -> None:
     count, size = 600, 30_000
     for number in range(count):
@@ -464,6 +466,7 @@ class KillAt(RecordedProgress):
                 os.kill(int(self._lock.read_text()), signal.SIGKILL)
 
 
+@variant
 def test_upload_resumes_after_the_remote_process_is_killed(machine: Machine) -> None:
     for number in range(100):
         machine.write(f"{number % 3}/{number}", os.urandom(10_000))

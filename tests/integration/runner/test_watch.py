@@ -19,6 +19,7 @@ from gpuinfra.runner.job import StopReason
 from gpuinfra.runner.remote_runs import forget_run, keep_run, parse_job_end, read_state, read_usage, start_watcher
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
+from tests.variants import variant
 
 RUN = "run-1"
 
@@ -99,6 +100,7 @@ def test_watcher_samples_the_gpus(lab: Lab, remote: RemoteClient, run: Path) -> 
     assert found.was_used
 
 
+@variant
 def test_container_without_a_gpu_has_no_samples(lab: Lab, remote: RemoteClient, run: Path) -> None:
     id_ = container(lab, "sleep 1")
     start_watcher(remote, RUN, id_, timeout=None, gpu=True)

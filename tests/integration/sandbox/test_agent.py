@@ -23,6 +23,7 @@ from tests.integration.sandbox.machine_help import Place, profile
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 from tests.integration.sandbox.services.test_identity import Roles
 from tests.real import program
+from tests.variants import variant
 
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 LOOK = 6 * SECOND
@@ -158,6 +159,7 @@ def job(machine: Machine, run: str) -> "Iterator[subprocess.Popen[str]]":
             child.kill()
 
 
+@variant
 def test_expired_lease_deallocates_the_machine_and_notifies_its_job(server: Sandbox) -> None:
     machine = Machine(server, "lease", Terms(3 * MINUTE, 60 * MINUTE))
     with job(machine, "r1") as child:
@@ -178,6 +180,7 @@ def test_expired_lease_deallocates_the_machine_and_notifies_its_job(server: Sand
     assert "lease over" in (machine.root / "var" / "log" / "wall").read_text()
 
 
+@variant
 def test_idle_machine_is_deallocated(server: Sandbox) -> None:
     machine = Machine(server, "idle", Terms(240 * MINUTE, 3 * MINUTE))
     load = machine.root / "run" / "gpu-load.json"
@@ -199,6 +202,7 @@ def test_idle_machine_is_deallocated(server: Sandbox) -> None:
     assert 3 * MINUTE <= off - idle_since <= 3 * MINUTE + 10 * SECOND, machine.journal()
 
 
+@variant
 def test_machine_is_deallocated_when_the_client_of_its_run_is_gone(server: Sandbox) -> None:
     machine = Machine(server, "finished", Terms(240 * MINUTE, 60 * MINUTE))
     folder = machine.run_folder("r1")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.az import Az
 from tests.integration.sandbox.servers import Sandbox, Servers
+from tests.variants import variant
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,7 @@ def az(cloud: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Az:
     return program
 
 
+@variant
 def test_az_manages_resource_groups(az: Az) -> None:
     assert (
         az("group", "create", "-n", "az-groups", "-l", "southcentralus")["properties"]["provisioningState"]
@@ -38,6 +40,7 @@ def test_az_manages_resource_groups(az: Az) -> None:
     az("group", "show", "-n", "az-groups", fails="ResourceGroupNotFound")
 
 
+@variant
 def test_az_lists_sizes_images_and_quota(az: Az) -> None:
     usage = {each["name"]["value"]: each for each in az("vm", "list-usage", "-l", "southcentralus")}
     assert usage["Standard NCASv3_T4 Family"]["currentValue"] in {0, "0"}
@@ -47,6 +50,7 @@ def test_az_lists_sizes_images_and_quota(az: Az) -> None:
     assert image["hyperVGeneration"] == "V2"
 
 
+@variant
 def test_az_creates_uses_and_deletes_a_vm(az: Az, cloud: Sandbox, tmp_path: Path) -> None:
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=30)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.integration.sandbox.servers import Servers
 from tests.integration.sandbox.world import World
+from tests.variants import variants
 
 VERSION = "?api-version=2024-11-01"
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -93,7 +94,7 @@ def test_junk_anywhere_in_a_body_never_breaks_the_server(world: World) -> None:
     assert world.ask("GET", world.group)[0] == 200
 
 
-@pytest.mark.parametrize("kind", range(13))
+@pytest.mark.parametrize("kind", variants(*range(13), first=3))
 def test_wrong_types_anywhere_never_break_the_server(world: World, kind: int) -> None:
     path, body = sorted(bodies(world).items())[kind]
     for place in places(body):

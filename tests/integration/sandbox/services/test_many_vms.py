@@ -12,6 +12,7 @@ from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.store import Resource
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
+from tests.variants import variant
 
 MACHINES = 5000
 CPU_SECONDS = 3.0
@@ -50,6 +51,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@variant
 def test_listing_many_vms_needs_little_time_and_memory(tmp_path: Path) -> None:
     folder = tmp_path / "sandbox"
     sandbox = Sandbox(folder)

@@ -27,6 +27,7 @@ from tests.integration.sandbox.machine_help import (
     settings,
 )
 from tests.integration.sandbox.servers import Sandbox
+from tests.variants import variant
 
 T4_PRICE = 0.526
 """Of an hour in eastus."""
@@ -202,6 +203,7 @@ def test_vm_lists_are_paged(alone: Place) -> None:
 # Changing
 
 
+@variant
 def test_fixed_properties_cannot_change(place: Place) -> None:
     place.make()
     cases: list[tuple[str, Any, str]] = [
