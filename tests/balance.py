@@ -14,6 +14,7 @@ SECONDS = {
     "tests/e2e/test_up_errors.py": 5.0,
     "tests/e2e/test_demo.py": 10.0,
     "tests/e2e/test_example_environments.py": 4.0,
+    "tests/e2e/test_docs_jobs.py": 40.0,
     "tests/e2e/test_exposed.py": 12.0,
     "tests/e2e/test_inventory.py": 4.0,
     "tests/e2e": 1.2,

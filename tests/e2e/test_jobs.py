@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
-from tests.unit.test_views_progress import screen
+from tests.screen import screen
 
 WRITTEN: dict[str, bytes | str] = {
     "model.bin": b"\0\xff" * 70000,
