@@ -12,6 +12,7 @@ SECONDS = {
     "tests/e2e/test_waste.py::test_agent_deallocates": 55.0,
     "tests/e2e/test_waste.py::test_lease_ends": 40.0,
     "tests/e2e/test_demo.py": 40.0,
+    "tests/e2e/test_docs_jobs.py": 40.0,
     "tests/e2e/test_deleted_by_others.py": 12.0,
     "tests/e2e/test_exposed.py": 11.0,
     "tests/e2e/test_example_environments.py": 5.0,

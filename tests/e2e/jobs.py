@@ -199,8 +199,12 @@ class Terminal:
 
     def wait_for_text(self, text: bytes, seconds: float = SECONDS) -> None:
         """Wait until this text is on the screen."""
+        self.wait_until(lambda seen: text in seen, seconds)
+
+    def wait_until(self, holds: Callable[[bytes], bool], seconds: float = SECONDS) -> None:
+        """Wait until a condition holds for everything that was written to the screen."""
         deadline = time.monotonic() + seconds
-        while text not in self.seen:
+        while not holds(self.seen):
             assert time.monotonic() < deadline, self.seen[-3000:]
             assert self._read(1.0), self.seen[-3000:]
 
@@ -217,6 +221,17 @@ class Terminal:
             again = time.monotonic() + 2
             while text not in self.seen and time.monotonic() < again and self._read(0.5):
                 pass
+
+    def type_until_exit(self, keys: bytes) -> int:
+        """Type until the program ends, and return its exit code."""
+        deadline, is_open = time.monotonic() + SECONDS, True
+        while is_open:
+            assert time.monotonic() < deadline, self.seen[-3000:]
+            self.type_keys(keys)
+            again = time.monotonic() + 2
+            while is_open and time.monotonic() < again:
+                is_open = self._read(0.5)
+        return int(self._program.wait(timeout=SECONDS))
 
     def wait_for_exit(self, seconds: float = SECONDS) -> int:
         """Return the exit code."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
-from tests.unit.test_views_progress import screen
+from tests.screen import screen
 from tests.variants import variant, variants
 
 WRITTEN: dict[str, bytes | str] = {

@@ -1,7 +1,6 @@
 """The first run of the README, step by step on a computer without Docker."""
 
 import os
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,7 @@ from gpuinfra.sandbox import running
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import SECONDS
 from tests.e2e.user import PROGRAM, User, inherited
-
-ROOT = Path(__file__).parents[2]
+from tests.pages import blocks
 
 
 @pytest.fixture
@@ -27,20 +25,13 @@ def user(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[U
     running.stop(azure.folder)
 
 
-def commands(section: str) -> str:
-    """Return the commands of a section's first code block."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.search(rf"^## {section}\n.*?^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert found, f"no commands in {section}"
-    return found[1]
-
-
 def test_first_run_of_the_readme_finishes_with_its_outputs(user: User, tmp_path: Path) -> None:
     clone, first = tmp_path / "clone", tmp_path / "first"
     clone.mkdir()
     (clone / ".venv").symlink_to(PROGRAM.parents[1])
     environment = {**inherited(), **user.variables, "DOCKER_HOST": f"unix://{tmp_path}/none"}
-    words = ["sh", "-e", "-c", commands("First run")]
+    (commands,) = (block for block in blocks("README.md") if (block.section, block.language) == ("First run", "sh"))
+    words = ["sh", "-e", "-c", commands.text]
     done = subprocess.run(
         words, cwd=clone, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )

@@ -1,7 +1,6 @@
 """The documentation has every command, option, error code, exit code and field, and its examples work."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from gpuinfra.parse.schema import json_schema
 from gpuinfra.parse.spec import load_bytes
 from gpuinfra.sandbox.kernel.faults import ERRORS, NAMES, OTHERS
 from gpuinfra.views.diagnostics import render
+from tests.pages import ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
 SPEC, COMMANDS_PAGE, ERRORS_PAGE, SANDBOX = (
     (ROOT / "docs" / name).read_text("utf-8") for name in ("spec.md", "commands.md", "errors.md", "sandbox.md")
 )
@@ -107,15 +106,13 @@ def test_examples_and_starter_are_valid() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "CONTRIBUTING.md"])
 def test_specs_in_the_documentation_are_valid(page: str) -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
-    for block in blocks:
-        if "apiVersion" in block:
-            assert load_bytes(page, block.encode()).diagnostics == []
+    for block in blocks(page):
+        if block.language == "yaml" and "apiVersion" in block.text:
+            assert load_bytes(block.place, block.text.encode()).diagnostics == []
 
 
 def test_error_in_the_readme_matches_the_output() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    (shown,) = re.findall(r"```\n(error: .*?)```", readme, re.DOTALL)
+    (shown,) = (block.text for block in blocks("README.md") if block.text.startswith("error: "))
     text = b"apiVersion: gpuinfra/v1\nname: my-dsvm\nregion: southcentralus\nsize: Standard_NC24rs_v3\n"
     (diagnostic,) = load_bytes("gpu.yaml", text).diagnostics
     assert render(diagnostic).plain + "\n" == shown
@@ -123,5 +120,13 @@ def test_error_in_the_readme_matches_the_output() -> None:
 
 def test_links_between_pages_work() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text("utf-8")):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
+        for link, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text("utf-8")):
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target.read_text("utf-8")), f"{page.name}: {link}#{anchor}"
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from gpuinfra.models.run import GpuSample, LiveStatus
 from gpuinfra.views.progress import ProgressView
-from tests.unit.test_views_progress import Bytes, Clock, Terminal, console_on, screen
+from tests.screen import screen
+from tests.unit.test_views_progress import Bytes, Clock, Terminal, console_on
 
 SECONDS = 5.0
 

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import re
 from threading import Thread
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from gpuinfra.views.progress import ProgressView, TransferProgress
 from gpuinfra.views.terminal import duration
+from tests.screen import screen
 
 
 class Terminal(io.StringIO):
@@ -43,22 +43,6 @@ def console_on(stream: io.StringIO, height: int = 24) -> Console:
         markup=False,
         _environ={"TERM": "xterm"},
     )
-
-
-def screen(written: str) -> list[str]:
-    """Return what a terminal shows in the end, for the controls that rich's live display uses."""
-    lines, row = [""], 0
-    for part in re.findall(r"\x1b\[\??[0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
-        if part == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif part == "\x1b[2K":
-            lines[row] = ""
-        elif up := re.fullmatch(r"\x1b\[([0-9]+)A", part):
-            row -= int(up[1])
-        elif part not in {"\r", "\x1b[?25l", "\x1b[?25h"}:
-            lines[row] = part
-    return lines[: row + 1] if lines[row] else lines[:row]
 
 
 def test_output_without_a_terminal_is_plain_lines() -> None:

@@ -30,8 +30,9 @@ from gpuinfra.models.run import (
 from gpuinfra.views import job, runs
 from gpuinfra.views.progress import ProgressView
 from tests.runs import CREATED, DETAILS, make_run
+from tests.screen import screen
 from tests.sshd import eventually
-from tests.unit.test_views_progress import Terminal, console_on, screen
+from tests.unit.test_views_progress import Terminal, console_on
 
 NOW = CREATED
 FOLDER = Path(".gpuinfra/runs/20261116-121530-3f9c")
