@@ -62,7 +62,7 @@ class Registry(registry.Handler):
         log(f"POST {self.host} {self.path}{' identity-token' if SIGNATURE in content else ''}")
         form = {name: values[0] for name, values in parse_qs(content).items()}
         if self.host == MOVED:
-            self.answer(307, b"", Location=f"https://{CONTOSO}{self.path}")
+            self.answer(302, b"", Location=f"https://{CONTOSO}{self.path}")
         elif self.host == NO_ROLE or form.get("access_token") != identity_token(AUDIENCE):
             self._refuse(401)
         elif (self.path, form["grant_type"], form["service"]) != ("/oauth2/exchange", "access_token", self.host):
@@ -120,7 +120,7 @@ class Proxy(StreamRequestHandler):
         while self.rfile.readline().strip():
             pass
         log(f"CONNECT {place}")
-        with socket.create_connection(("127.0.0.1", self.port)) as server:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)) as server:
             self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             ends = {self.connection: server, server: self.connection}
             while True:

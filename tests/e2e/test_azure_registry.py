@@ -71,4 +71,5 @@ def test_token_of_the_identity_follows_no_redirect_and_goes_to_no_other_registry
     requests = registries.requests[seen:]
     assert [line for line in requests if "identity-token" in line] == [f"POST {MOVED} /oauth2/exchange identity-token"]
     assert len([line for line in requests if "metadata" in line]) == 1
+    assert not [line for line in requests if CONTOSO in line.replace(LOOKALIKE, "")]
     assert f"GET {LOOKALIKE} /v2/" in requests

@@ -59,7 +59,7 @@ def test_every_image_is_named_for_its_cuda() -> None:
 
 def test_image_for_the_data_science_driver_fits_every_gpu_that_it_supports() -> None:
     cuda = cuda_of(choose_base_image(str(ALIAS_DRIVER)).name)
-    assert cuda
+    assert cuda == (12, 4)
     assert [model for model, needed in NEEDED.items() if needed > cuda] == ["RTXPRO6000"]
 
 

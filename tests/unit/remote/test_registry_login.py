@@ -153,7 +153,9 @@ def test_unreachable_registry_is_named_with_the_identity(
     assert "signature" not in str(found)
 
 
-@pytest.mark.parametrize("text", ["", "a.b", "e30.e30.x", "e30.%%%.x", "e30.eyJvaWQiOiAxfQ.x"])
+@pytest.mark.parametrize(
+    "text", ["", "a.b", "e30.e30.x", "e30.%%%.x", "e30.eyJvaWQiOiAxfQ.x", "e30.eyJvaWQiOiAieDsgcm0ifQ.x"]
+)
 def test_token_without_a_readable_principal_has_none(text: str) -> None:
     assert registry_login._principal(text) == ""
     assert registry_login._principal(token()) == PRINCIPAL
