@@ -28,6 +28,7 @@ VERBS = {
     "environment-find": ("environments", "find"),
     "environment-make": ("environments", "make"),
     "gpu-check": ("gpu_checks", "known"),
+    "registry-login": ("registry_login", "answer_login"),
     "heartbeat": ("heartbeat", "answer_heartbeat"),
     "runs": ("jobs", "runs"),
     "storage-list": ("storage", "list_items"),

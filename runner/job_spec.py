@@ -53,7 +53,7 @@ class JobSpec:
     says_gpu: bool = False
     """Whether a file says explicitly if the job gets a GPU."""
     base_image: str | None = None
-    """The base image of a job in a container."""
+    """The base image of a job in a container; None to choose it for the target's driver."""
     packages: Conda | None = None
     """The file with the packages to install: a conda file, requirements, or the dependencies of a project."""
     dockerfile: Dockerfile | None = None
@@ -126,9 +126,9 @@ class JobSpec:
         return self.in_container or self.has_own_environment
 
     @property
-    def image_name(self) -> str:
-        """What the image of a job in a container is built from, for messages."""
-        return self.dockerfile.path if self.dockerfile else str(self.base_image)
+    def image_name(self) -> str | None:
+        """What the image of a job in a container is built from, for messages; None until the image is chosen."""
+        return self.dockerfile.path if self.dockerfile else self.base_image
 
     @property
     def gpus(self) -> Gpus | None:

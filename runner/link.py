@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuinfra.models.target import Target
 from gpuinfra.runner.connection.port import Connection
@@ -130,9 +130,16 @@ class Link:
             if self._engine is None:
                 # An engine that answered before may be restarting.
                 self._engine = Engine(
-                    connection, expected=self._had_engine, shares_credentials=self._shares_credentials
+                    connection,
+                    expected=self._had_engine,
+                    shares_credentials=self._shares_credentials,
+                    machine_login=self._machine_login if self.target.address else None,
                 )
             return self._engine
+
+    def _machine_login(self, registry: str) -> dict[str, Any]:
+        """Return the machine's password for a registry, or why it has none."""
+        return self.remote.ask("registry-login", registry=registry)
 
     def warm_up(self, *, engine: bool) -> None:
         """Connect in the background, so that the first calls need not wait. Those calls report any failure."""

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, listed
-from gpuinfra.models.target import DEFAULT_IMAGE, Target
+from gpuinfra.models.target import Target
 from gpuinfra.runner.job_environment import check_conda, check_files, with_environment
 from gpuinfra.runner.job_spec import GpuNeed, JobSpec, parse_size
 from gpuinfra.workbench.compute import CLUSTER, LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, SHARE, Compute
@@ -153,7 +153,7 @@ def _with_runconfig(job: JobSpec, runconfig: RunConfig) -> JobSpec:
     return replace(
         job,
         target=target,
-        base_image=docker.base_image or job.base_image or DEFAULT_IMAGE,
+        base_image=docker.base_image or job.base_image,
         gpu_need=GpuNeed.REQUIRED if docker.gpu or target.nvidia_docker else GpuNeed.NO,
         says_gpu=job.says_gpu or runconfig.has("environment", "docker", "gpuSupport"),
         share=job.share if docker.shared_volumes else None,
@@ -164,8 +164,7 @@ def _with_runconfig(job: JobSpec, runconfig: RunConfig) -> JobSpec:
 def _target(workspace: Path, project: Project, compute: Compute | None, name: str) -> Target:
     if compute is None:
         kind = BUILT_IN[name]
-        image = DEFAULT_IMAGE if kind == LOCALDOCKER else None
-        return Target(name, name, kind, "", 0, "", "", base_docker_image=image, nvidia_docker=False)
+        return Target(name, name, kind, "", 0, "", "", nvidia_docker=False)
     target = target_of(workspace, project, compute)
     if target.type == CLUSTER:
         raise _unusable(compute, "jobs cannot run on clusters", "use a target of type `remotedocker` or `remote`")
@@ -174,8 +173,6 @@ def _target(workspace: Path, project: Project, compute: Compute | None, name: st
         raise _unusable(compute, "the target has no address, or no user name", help_line)
     if target.type in {LOCAL, LOCALDOCKER}:  # any address in the file is ignored
         target = replace(target, address="", machine="")
-    if target.type in {LOCALDOCKER, REMOTEDOCKER} and not target.base_docker_image:
-        target = replace(target, base_docker_image=DEFAULT_IMAGE)
     return target
 
 

@@ -92,6 +92,9 @@ class Submission:
         finally:
             for phase, seconds in builder.timings.items():
                 self.record.note_time(phase, seconds)
+            self.job = builder.job  # with the base image, which may have been chosen for the driver
+            if self.job.in_container:
+                self.record.note(image=self.job.image_name)
         gpu = environment.gpu
         self.record.note(
             image_digest=environment.image,

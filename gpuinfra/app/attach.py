@@ -20,7 +20,6 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, did_you_mean, 
 from gpuinfra.models.consent import HostKeyDetails, Question
 from gpuinfra.models.images import check_container_image
 from gpuinfra.models.names import check_target_name
-from gpuinfra.models.spec import TargetOptions
 from gpuinfra.models.target import ASK, AttachResult, Checkup, Target, TargetCheck, is_host, is_user
 from gpuinfra.runner.connection import passwords
 from gpuinfra.runner.connection.handshake import fetch_host_key, host_and_port
@@ -75,7 +74,7 @@ class AttachOptions:
         said |= {"base_docker_image"} if self.image else set()
         said |= {"python"} if self.python else set()
         keeps = before is not None and not self.identity and not self.by_password
-        image = self.image or (before.base_docker_image if before else None) or TargetOptions().base_docker_image
+        image = self.image or (before.base_docker_image if before else None)
         return Target(
             name=self.name,
             machine=self.name,

@@ -84,15 +84,19 @@ def _resolve(root: Path, spec: Spec) -> JobSpec:
 
 
 def _spec_job(project: Project, spec: Spec, job: JobSpec) -> SpecJob:
-    from gpuinfra.models.images import ALIAS_CUDA, ALIASES
+    from gpuinfra.models.images import ALIAS_CUDA, ALIAS_DRIVER, ALIASES
     from gpuinfra.runner.sources.dockerfile import base_image, installed_packages
+    from gpuinfra.workbench.base_images import choose_base_image
+    from gpuinfra.workbench.cuda import shown
 
     packages = job.packages if job.installs_packages else None
+    driver = ALIAS_CUDA if spec.image in ALIASES else None
     image, base = job.base_image if job.in_container else None, None
     if job.dockerfile:
         packages, base = installed_packages(job.project, job.dockerfile), base_image(job.project, job.dockerfile)
         image = base.text if base else None
+    elif job.in_container and image is None and job.requires_gpu and driver:
+        image = choose_base_image(str(ALIAS_DRIVER), shown(driver)).name
     if packages:
         packages = project.condas.setdefault(packages.path, packages)
-    driver = ALIAS_CUDA if spec.image in ALIASES else None
     return SpecJob(spec.target_name, packages, image, job.requires_gpu, driver, base)

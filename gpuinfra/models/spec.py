@@ -15,7 +15,6 @@ from gpuinfra.models.job import Job, YamlPath
 from gpuinfra.models.names import MachineName, Region, ResourceGroupName, Subscription, Tags, TargetName, Username
 from gpuinfra.models.sizes import GPU_MODELS, SizeName, check_gpu_model, sizes_with
 from gpuinfra.models.ssh import AUTO, DEFAULT_KEY, PublicKey, SshSources, chosen_key
-from gpuinfra.models.target import DEFAULT_IMAGE
 
 API_VERSION = "gpuinfra/v1"
 
@@ -118,10 +117,10 @@ class TargetOptions(Model):
         description="remotedocker runs jobs in a container, remote in the machine's own Python.",
         examples=["remotedocker"],
     )
-    base_docker_image: ContainerImage = Field(
-        default=DEFAULT_IMAGE,
-        description="The base image of a job's environment.",
-        examples=[DEFAULT_IMAGE],
+    base_docker_image: ContainerImage | None = Field(
+        default=None,
+        description="The base image of a job's environment. Default: the newest for the machine's driver.",
+        examples=["mcr.microsoft.com/azureml/openmpi5.0-cuda12.4-ubuntu22.04"],
     )
     nvidia_docker: bool = Field(
         default=True, description="Whether jobs use the GPUs. A job that finds no GPU fails.", examples=[True]

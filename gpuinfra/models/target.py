@@ -100,8 +100,6 @@ def _short(bus_id: str) -> str:
     return bus_id[4:] if bus_id.startswith("0000") and bus_id.find(":") == 8 else bus_id
 
 
-DEFAULT_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04"
-"""The base image of jobs whose target names none."""
 ASK, KEYRING = "ask", "keyring:"
 """A reference to a password: ask for it, or read it from the keyring under the name that follows."""
 VARIABLE = "${"
@@ -128,6 +126,7 @@ class Target:
     password: str | None = None
     """`keyring:NAME` or `ask`; never the password itself."""
     base_docker_image: str | None = None
+    """None to choose it for the machine's driver."""
     nvidia_docker: bool = True
     framework: str = "Python"
     conda_dependencies: str = "aml_config/conda_dependencies.yml"

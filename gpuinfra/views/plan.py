@@ -108,6 +108,8 @@ def job_lines(job: ResolvedJob) -> Iterator[Text]:
 
 def _environment(job: ResolvedJob) -> str:
     place = f"an image built from {job.dockerfile}" if job.dockerfile else job.image
+    if job.type == "remotedocker":
+        place = place or "the newest base image for the machine's driver"
     if job.packages:
         return f"{place or 'a Python environment'}, with the packages of {job.packages}"
     return place or "the machine's own Python"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HEADER = ("NAME", "TYPE", "ADDRESS", "GPU", "IMAGE", "REACHABLE")
 HERE = "this computer"
+DEFAULT = "default"
+"""The image that each run chooses for the driver."""
 WORDS = {"yes": "yes", "no": "no", "other-key": "other host key"}
 STYLES = {"yes": "green", "no": "red", "other-key": "bold red"}
 # Image, GPU, address: left out first if the table does not fit.
@@ -61,7 +63,7 @@ def _row(target: Target, reach: Reachability | None) -> tuple[Cell, ...]:
         f"{target.type}{simulated}",
         _address(target),
         UNKNOWN if gpu is None else "yes" if gpu else "no",
-        _image(target) or UNKNOWN,
+        _image(target) or (DEFAULT if target.type in IN_CONTAINERS else UNKNOWN),
         (_answer(reach), STYLES[reach.state]) if reach else UNKNOWN,
     )
 

@@ -46,6 +46,12 @@ def is_for_gpu(image: str | None) -> bool:
     return "cpu" not in words and (cuda_of(name) is not None or any(_MARK.fullmatch(word) for word in words))
 
 
+def parse_cuda(text: str) -> Cuda | None:
+    """Return the version in a text such as `12.2` or `12`, or None if it begins with none."""
+    found = re.match(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?", text)
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
 def shown(version: Cuda) -> str:
     """Return a version such as `11.8`."""
     return f"{version[0]}.{version[1]}"

@@ -10,7 +10,7 @@ from string import Template
 from pydantic_core import PydanticCustomError
 
 from gpuinfra.diagnostics import Span
-from gpuinfra.models.images import check_container_image
+from gpuinfra.models.images import ALIAS_DRIVER, check_container_image
 from gpuinfra.models.job import check_yaml_path
 from gpuinfra.models.names import MACHINE_NAME_LENGTH, check_machine_name, check_target_name, check_username
 from gpuinfra.models.sizes import SIZES
@@ -18,6 +18,7 @@ from gpuinfra.models.spec import Admin, TargetOptions
 from gpuinfra.parse.document import written
 from gpuinfra.parse.tree import Value
 from gpuinfra.templates import read_template
+from gpuinfra.workbench.base_images import choose_base_image
 from gpuinfra.workbench.compute import LOCAL, REMOTE, REMOTEDOCKER
 from gpuinfra.workbench.cuda import NEEDED, cuda_of, is_for_gpu, shown
 from gpuinfra.workbench.project import FOLDER, Project, plain_path
@@ -25,14 +26,15 @@ from gpuinfra.workbench.runconfig import PYSPARK
 from gpuinfra.workbench.target_choice import TargetChoice, choose_target
 from gpuinfra.workbench.unsupported import UnsupportedItem, by_place, find_unsupported, place
 
-DEFAULT = TargetOptions().base_docker_image
+DEFAULT = choose_base_image(str(ALIAS_DRIVER)).name
+"""Replaces an image that a spec cannot use. Without one, each run chooses it for the driver."""
 
 
 @dataclass
 class Container:
     """Image and GPU use for the spec, and what has no equivalent."""
 
-    image: str = DEFAULT
+    image: str | None = None
     uses_gpu: bool = True
     missing: list[UnsupportedItem] = field(default_factory=list)
 
@@ -53,8 +55,10 @@ def container_of(choice: TargetChoice, size: str) -> Container:
         instead = "`framework: Python` if they work without Spark; else an image with Spark and a current CUDA"
         span = choice.runconfig.place("framework" if choice.runconfig.is_sdk_v1 else "Framework")
         container.missing.append(UnsupportedItem(span, what, instead))
-    if container.uses_gpu:
-        _knows_gpu(DEFAULT, None, model, container.missing)
+    if image is not None:
+        container.image = DEFAULT
+        if container.uses_gpu:
+            _knows_gpu(DEFAULT, None, model, container.missing)
     return container
 
 
@@ -262,7 +266,8 @@ class _SpecBuilder:
         if kind == REMOTEDOCKER:
             container = container_of(self.choice, self.size)
             self.missing += container.missing
-            said |= {"baseDockerImage": container.image, "nvidiaDocker": container.uses_gpu}
+            said |= {"baseDockerImage": container.image} if container.image else {}
+            said |= {"nvidiaDocker": container.uses_gpu}
         if not self._has_sdk_v1_file(target):
             said |= {"framework": self._framework(), "condaDependencies": self._conda()}
         return [f"  {key}: {written(value)}" for key, value in said.items()]

@@ -263,8 +263,9 @@ def compute_text(target: Target) -> str:
     """Return a new `NAME.compute`, with keys in the order of `az ml computetarget attach`."""
     values: dict[str, Value] = {**_reached(target), "type": target.type}
     if target.type == REMOTEDOCKER:
+        if target.base_docker_image:
+            values["baseDockerImage"] = target.base_docker_image
         values |= {
-            "baseDockerImage": target.base_docker_image,
             "nativeSharedDirectory": SHARE,
             "nvidiaDocker": target.nvidia_docker,
             "sharedVolumes": True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpuinfra.diagnostics import Code
@@ -28,13 +28,20 @@ class Engine:
     Use `api` within `translated`. `timeout` applies to each response. `expected` means that the engine has answered
     before: if it does not answer, the error is Unreachable, because it may restart, instead of a JobError. With
     `shares_credentials`, an engine on another machine gets the passwords for registries and proxies in this computer's
-    Docker settings; the local engine always gets them.
+    Docker settings; the local engine always gets them. `machine_login` asks the machine for a password for an Azure
+    Container Registry: see `registry_login`.
     """
 
     def __init__(
-        self, connection: Connection, timeout: float = 60.0, *, expected: bool = False, shares_credentials: bool = False
+        self,
+        connection: Connection,
+        timeout: float = 60.0,
+        *,
+        expected: bool = False,
+        shares_credentials: bool = False,
+        machine_login: Callable[[str], Mapping[str, Any]] | None = None,
     ) -> None:
-        self.connection, self.timeout = connection, timeout
+        self.connection, self.timeout, self.machine_login = connection, timeout, machine_login
         self.is_expected = expected
         """Whether it has answered before, and so may only be restarting."""
         self.shares_credentials = shares_credentials or isinstance(connection, LocalConnection)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import Any
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.connection.port import CHUNK
 from gpuinfra.runner.docker.client import Engine
+from gpuinfra.runner.docker.registry_login import explain_refusal, log_in
 from gpuinfra.runner.docker.stream import MessageReader
 from gpuinfra.runner.errors import ConnectError, JobError
 from gpuinfra.runner.progress import Progress
@@ -99,14 +99,10 @@ def ensure_image(engine: Engine, name: str, progress: Progress) -> ImageFacts:
 
 
 def pull(engine: Engine, name: str, progress: Progress) -> ImageFacts:
-    """Pull an image on the target, with this computer's credentials for the registry if the engine gets them."""
+    """Pull an image on the target, with the login that `log_in` chooses."""
     progress.begin(STEP, f"pulling {name}")
     try:
-        layers = Layers()
-        for event in _events(engine, name, progress):
-            with engine.understood():
-                layers.add(event)
-            progress.amount(STEP, layers.done, layers.total)
+        _download(engine, name, progress)
         found = _find_pulled(engine, name)
     except Exception as error:
         progress.fail(STEP, str(error))
@@ -114,6 +110,22 @@ def pull(engine: Engine, name: str, progress: Progress) -> ImageFacts:
     _note_platform(engine, name, found, progress)
     progress.end(STEP, f"pulled {name}")
     return found
+
+
+def _download(engine: Engine, name: str, progress: Progress) -> None:
+    from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
+
+    with engine.translated(f"pulling {name}"):
+        repository, tag = parse_repository_tag(name)
+        login = log_in(engine, repository, progress)
+    layers = Layers()
+    try:
+        for event in _events(engine, name, {"fromImage": repository, "tag": tag or "latest"}, login.headers):
+            with engine.understood():
+                layers.add(event)
+            progress.amount(STEP, layers.done, layers.total)
+    except JobError as error:
+        raise explain_refusal(error, login, engine.where) from error
 
 
 def _find_pulled(engine: Engine, name: str) -> ImageFacts:
@@ -149,21 +161,18 @@ def _text(value: object) -> str:
     return value
 
 
-def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str, Any]]:
+def _events(engine: Engine, name: str, params: dict[str, str], headers: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the engine's report of a pull. The SDK's `pull` is not used because it has no timeout."""
     from gpuinfra.runner.docker.errors import refusal
 
     doing = f"pulling {name}"
     with contextlib.ExitStack() as stack:
         with engine.translated(doing):
-            from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
-
-            repository, tag = parse_repository_tag(name)
             api = engine.api
             answer = api._post(
                 api._url("/images/create"),
-                params={"fromImage": repository, "tag": tag or "latest"},
-                headers=_credentials(engine, repository, progress),
+                params=params,
+                headers=headers,
                 stream=True,
                 timeout=IDLE_SECONDS,
             )
@@ -187,32 +196,6 @@ def _read_events(answer: Any) -> Iterator[dict[str, Any]]:
         for message in reader.add(data):
             if isinstance(event := json.loads(message.strip() or b"null"), dict):
                 yield event
-
-
-def _credentials(engine: Engine, repository: str, progress: Progress) -> dict[str, str]:
-    """Return the credentials as a request header, which is in no process list and not stored on the target."""
-    from docker import auth  # type: ignore[import-untyped]
-    from docker.errors import DockerException  # type: ignore[import-untyped]
-
-    registry, _ = auth.resolve_repository_name(repository)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a missing helper is reported below
-            header = auth.get_config_header(engine.api, registry)
-    except (
-        DockerException,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:  # the answer of a helper may be malformed
-        # Like `docker pull`, continue without credentials: a public image needs none.
-        progress.note(f"Docker's credentials for {registry} cannot be read, so none are sent: {error}")
-        header = None
-    if header and not engine.shares_credentials:
-        progress.note(engine.withheld(f"your Docker credentials for {registry} are"))
-        return {}
-    return {"X-Registry-Auth": header.decode() if isinstance(header, bytes) else header} if header else {}
 
 
 def _note_platform(engine: Engine, name: str, image: ImageFacts, progress: Progress) -> None:

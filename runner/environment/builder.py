@@ -75,13 +75,31 @@ class EnvironmentBuilder:
                 made = self._from_dockerfile(self.job.dockerfile)
                 base = ensure_image(self.link.engine, made.image, self.progress)
             else:
-                base = ensure_image(self.link.engine, str(self.job.base_image), self.progress)
+                base = ensure_image(self.link.engine, self._base_image(), self.progress)
                 made = self._environment(base)
         facts = self._probe_container(made.image, base.environment) if self.job.gpus else None
         found = JobEnvironment(python_of(made), made.image, made.tag, made.built, facts, variables=base.environment)
         if facts:
             self._check_frameworks(found, facts)
         return found
+
+    def _base_image(self) -> str:
+        """Return the base image. Choose it if the job's files name none: later steps find it in the job."""
+        if self.job.base_image:
+            return self.job.base_image
+        from gpuinfra.runner.nvidia_smi import NoGpuError, probe_host
+        from gpuinfra.workbench.base_images import WITHOUT_CUDA, choose_base_image
+
+        name = WITHOUT_CUDA
+        if self.job.gpus:
+            try:
+                facts = probe_host(self.link.connection, PROBE_SECONDS)
+                name, reason = choose_base_image(facts.driver, facts.cuda)
+            except NoGpuError:  # the GPU check in the image reports the cause; the engine may be on another machine
+                name, reason = choose_base_image(None)
+            self.progress.note(f"image: {name} ({reason})")
+        self.job = replace(self.job, base_image=name)
+        return name
 
     def _check_frameworks(self, found: JobEnvironment, facts: GpuFacts) -> None:
         """Raise Problem if a framework in the environment would not use the GPU, unless the job needs none."""
@@ -190,7 +208,7 @@ class EnvironmentBuilder:
             except (NoGpuError, JobError) as error:
                 if isinstance(error, JobError) and error.code != Code.NO_GPU:
                     raise
-                name = self.job.image_name
+                name = str(self.job.image_name)
                 where = link.target.name
                 raise diagnose(
                     error, shell=link.connection, in_container=True, wanted=gpus, image=name, where=where
@@ -306,9 +324,13 @@ class EnvironmentBuilder:
 
 
 def unused_gpu_image(job: JobSpec) -> str | None:
-    """Return the warning for a job that gets no GPU although its image is for GPUs, or None."""
+    """Return the warning for a job that gets no GPU, although its image is for GPUs or no file says so, or None."""
     image = job.base_image
-    if not job.in_container or job.gpus or job.dockerfile or not is_for_gpu(image):
+    if not job.in_container or job.gpus or job.dockerfile:
+        return None
+    if image is None and not job.says_gpu:
+        return f"the job runs on the CPU: `{job.target.name}` gives it no GPU; `--gpus all` gives it all GPUs"
+    if not is_for_gpu(image):
         return None
     return f"the job runs on the CPU: its image {image} is for GPUs, and it gets none; `--gpus all` gives it all GPUs"
 

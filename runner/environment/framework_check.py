@@ -14,7 +14,7 @@ from gpuinfra.models.target import GpuFacts
 from gpuinfra.runner.connection.port import Completed
 from gpuinfra.runner.nvidia_smi import NOT_FOUND
 from gpuinfra.workbench.conda import Conda, Installer, normal
-from gpuinfra.workbench.cuda import Cuda, shown, torch_build
+from gpuinfra.workbench.cuda import Cuda, parse_cuda, shown, torch_build
 
 # Frameworks take seconds to import from a cold disk.
 SECONDS = 300.0
@@ -145,18 +145,13 @@ def _report(found: dict[str, Any]) -> FrameworkReport:
     return FrameworkReport(
         found["name"],
         str(found.get("version") or ""),
-        _cuda(str(found.get("cuda") or "")),
+        parse_cuda(str(found.get("cuda") or "")),
         bool(found.get("cuda")),
         found.get("sees") is True,
         found.get("ran") is True,
         tuple(map(str, archs)) if isinstance(archs, list) else (),
         " ".join(str(found.get("error") or "").split())[-_MAX_ERROR:],
     )
-
-
-def _cuda(text: str) -> Cuda | None:
-    found = re.match(r"(\d{1,3})(?:\.(\d{1,3}))?", text)
-    return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def judge(reports: Sequence[FrameworkReport], facts: GpuFacts, packages: Conda | None) -> Problem | None:
@@ -166,7 +161,7 @@ def judge(reports: Sequence[FrameworkReport], facts: GpuFacts, packages: Conda |
 
 
 def _diagnose(report: FrameworkReport, facts: GpuFacts, packages: Conda | None) -> Diagnostic | None:
-    driver = _cuda(facts.cuda or "")
+    driver = parse_cuda(facts.cuda or "")
     capability = next((each for each in facts.compute_capabilities if each), None)
     supports = f"the driver {facts.driver} supports CUDA {shown(driver)}" if driver else f"the driver is {facts.driver}"
     if report.ran:

@@ -23,6 +23,8 @@ from gpuinfra.sandbox.kernel.store import Store
 
 LIFETIME = 3600
 AUDIENCE = "https://management.azure.com/"
+_AUDIENCES = {AUDIENCE.rstrip("/"), "https://management.core.windows.net", "https://management.usgovcloudapi.net"}
+"""Of tokens for Azure Resource Manager. It refuses those for other services, such as registries."""
 
 
 class Authority:
@@ -97,6 +99,9 @@ class Authority:
         if claims["exp"] <= self.clock.now():
             message = "The access token expiry UTC time is earlier than current UTC time."
             raise _unauthorized("ExpiredAuthenticationToken", message)
+        if claims["aud"].rstrip("/") not in _AUDIENCES:
+            message = f"The access token has been obtained for wrong audience or resource '{claims['aud']}'."
+            raise _unauthorized("InvalidAuthenticationTokenAudience", message)
         return Principal(claims["oid"], bool(claims["own"]))
 
     def _sign(self, claims: dict[str, Any]) -> str:

@@ -27,8 +27,8 @@ from unittest import mock
 import pytest
 import yaml
 
-from gpuinfra.models.target import DEFAULT_IMAGE
-from gpuinfra.sandbox import running
+from gpuinfra.sandbox import guest_host, running
+from gpuinfra.workbench.base_images import WITHOUT_CUDA, choose_base_image
 from tests.conftest import Covered
 from tests.e2e.azure import Azure
 from tests.e2e.jobs import Terminal
@@ -41,6 +41,8 @@ from tests.wheels import write_wheel
 PAGE = "docs/jobs.md"
 NOT_TESTED = "# not tested: "
 CTRL_C = b"\x03"
+# Of a simulated machine, and of this computer.
+IMAGES = (choose_base_image(guest_host._DRIVER, guest_host._CUDA).name, WITHOUT_CUDA)
 # A job of more than a hundred epochs runs until it is cancelled.
 TRAIN = """
 import argparse, pathlib, time
@@ -64,12 +66,14 @@ def user(lab: Lab, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> 
     with mock.patch.dict(os.environ, {"DOCKER_HOST": lab.engine.address}):
         azure = Azure(tmp_path_factory.mktemp("azure") / "sandbox")
     user = User(azure, tmp_path / "user", tmp_path / "project")
-    lab.engine.docker("tag", PYTHON, DEFAULT_IMAGE)
+    for image in IMAGES:
+        lab.engine.docker("tag", PYTHON, image)
     (user.workspace / "train.py").write_text(TRAIN)
     (user.workspace / "requirements.txt").write_text("--no-index\n--find-links wheels\ntqdm\n")
     write_wheel(user.workspace / "wheels/tqdm-4.70-py3-none-any.whl", "def tqdm(items):\n    return items\n")
     yield user
     running.stop(azure.folder)
+    lab.engine.docker("rmi", "--no-prune", *IMAGES)
 
 
 def test_reader_of_the_page_gets_what_it_shows(lab: Lab, user: User, covered: Covered) -> None:

@@ -103,7 +103,7 @@ def test_imported_target_is_updated_to_the_new_machine(user: User, azure: Azure)
     lines = compute.split("\r\n")
     assert lines[0] == "# the big one"
     assert split_address(lines[1].removeprefix("address: "))[0] == azure.address()
-    assert lines[2] == "baseDockerImage: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04"
+    assert lines[2] == "baseDockerImage: mcr.microsoft.com/azureml/openmpi5.0-cuda12.4-ubuntu22.04"
     assert lines[3:8] == FILES["my_dsvm.compute"].split("\r\n")[3:8]
     assert (user.workspace / "aml_config" / "hdi.compute").read_bytes().decode() == FILES["hdi.compute"]
     assert json.loads(user("plan", "gpu.yaml", "--json").stdout)["plans"][0]["changes"] == []

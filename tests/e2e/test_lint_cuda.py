@@ -14,4 +14,4 @@ def test_lint_reports_a_tensorflow_for_another_cuda_than_the_image_has(user: Use
     (problem,) = json.loads(done.stdout)["findings"]
     assert (problem["code"], problem["line"]) == ("wrong-cuda", 4)
     assert "CUDA 10.1" in problem["label"]
-    assert "CUDA 11.8" in problem["note"]
+    assert "CUDA 12.4" in problem["note"]

@@ -151,7 +151,6 @@ def _assert_target_files(user: User, files: list[str]) -> None:
     compute, runconfig = (user.workspace / file for file in files)
     assert compute.read_text().splitlines() == [
         f"address: {user.azure.address()}:{user.azure.description.ssh_port}",
-        "baseDockerImage: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04",
         f"hostKey: {user.azure.machine()['tags']['gpuinfra:host-key']}",
         "nativeSharedDirectory: ~/.azureml/share/",
         "nvidiaDocker: true",

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
+from gpuinfra.models.images import ALIAS_DRIVER
 from gpuinfra.models.sizes import GPU_MODELS
-from gpuinfra.models.spec import Spec, TargetOptions
+from gpuinfra.models.spec import Spec
 from gpuinfra.parse.spec import load_bytes
+from gpuinfra.workbench.base_images import choose_base_image
 from gpuinfra.workbench.cuda import NEEDED, cuda_of, is_for_gpu
 from gpuinfra.workbench.project import load_project
 from gpuinfra.workbench.project_import import ImportOptions, ImportResult, import_project
 from gpuinfra.workbench.unsupported import UnsupportedItem
 
-DEFAULT_IMAGE = TargetOptions().base_docker_image
+DEFAULT_IMAGE = choose_base_image(str(ALIAS_DRIVER)).name
 COMPUTE = """address: 198.51.100.7:5022
 baseDockerImage: nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04
 nativeSharedDirectory: /data
@@ -204,19 +206,26 @@ def test_image_that_cannot_use_the_gpu_is_replaced(folder: Path, image: str, siz
     assert kept == (imported.missing == ())
 
 
-def test_default_image_is_too_old_for_the_newest_gpu(folder: Path) -> None:
-    make(folder, box__compute="type: remotedocker\nnvidiaDocker: true\n")
+def test_replacing_image_is_too_old_for_the_newest_gpu(folder: Path) -> None:
+    make(folder, box__compute="type: remotedocker\nnvidiaDocker: true\nbaseDockerImage: nvidia/cuda:11.8.0-base\n")
     # The spec itself is refused: the machine's image has too old a driver. Another module reports that.
-    (missing,) = import_project(
+    replacing, own = import_project(
         load_project(folder), ImportOptions(size="Standard_NC144ds_xl_RTXPRO6000BSE_v6")
     ).missing
-    assert missing.span is None
-    assert "12.8" in missing.instead
+    assert "11.8" in own.what
+    assert replacing.span is None
+    assert "12.8" in replacing.instead
+
+
+def test_without_an_image_the_spec_names_none(folder: Path) -> None:
+    make(folder, box__compute="type: remotedocker\nnvidiaDocker: true\n")
+    imported, spec = do_import(folder)
+    assert (spec.target.base_docker_image, imported.missing) == (None, ())
 
 
 def test_every_gpu_has_a_minimum_cuda_version() -> None:
     assert set(NEEDED) == set(GPU_MODELS)
-    assert cuda_of(DEFAULT_IMAGE) == (11, 8)
+    assert cuda_of(DEFAULT_IMAGE) == (12, 4)
     assert [is_for_gpu(image) for image in ("a/b:gpu", "a/gpu-b:1", "a/cuda-10.1", "a/b:1", None)] == [
         *(True, True, True),
         *(False, False),
@@ -313,7 +322,7 @@ def test_local_runs_are_imported_last(folder: Path) -> None:
     imported, spec = do_import(folder)
     assert (spec.name, imported.target) == ("mnist", "mnist")
     assert (spec.target.framework, spec.target.conda_dependencies) == ("Python", "gpu.yml")
-    assert (spec.target.base_docker_image, spec.target.nvidia_docker) == (DEFAULT_IMAGE, True)
+    assert (spec.target.base_docker_image, spec.target.nvidia_docker) == (None, True)
     assert imported.missing == ()
 
 

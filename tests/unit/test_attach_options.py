@@ -8,7 +8,6 @@ import pytest
 
 from gpuinfra.app.attach import AttachOptions, check_options, read_address, read_identity
 from gpuinfra.diagnostics import Code, Exit, Problem
-from gpuinfra.models.spec import TargetOptions
 from gpuinfra.models.target import Target
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
@@ -119,7 +118,7 @@ def test_private_key_is_found_by_either_file(tmp_path: Path, monkeypatch: pytest
 
 def test_target_has_the_given_options_and_keeps_the_rest() -> None:
     target = OPTIONS.target(KEY, None)
-    assert target.base_docker_image == TargetOptions().base_docker_image
+    assert target.base_docker_image is None
     assert (target.nvidia_docker, target.explicit_fields) == (True, frozenset({"type", "nvidia_docker"}))
     assert replace(OPTIONS, gpu=False).target(KEY, None).nvidia_docker is False
     assert replace(OPTIONS, type="remote").target(KEY, None).explicit_fields == {"type"}

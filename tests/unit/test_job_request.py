@@ -195,5 +195,5 @@ def test_description_of_a_job_that_cannot_run_says_why(project: Path) -> None:
 def test_description_without_a_command_leaves_it_open(project: Path) -> None:
     found = describe_job(project, machine({"env": {"B": "spec"}}))
     assert found
-    assert (found.command, found.title, found.problem, found.image is None) == ((), "", "", False)
+    assert (found.command, found.title, found.problem, found.image) == ((), "", "", None)
     assert describe_job(project, spec(name="my-dsvm", target=TargetOptions())) is None

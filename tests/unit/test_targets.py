@@ -134,7 +134,7 @@ def test_target_without_a_container_is_written() -> None:
 def test_target_without_gpu_or_image_is_written() -> None:
     text = compute_text(replace(TARGET, nvidia_docker=False, base_docker_image=None))
     assert "nvidiaDocker: false\n" in text
-    assert "baseDockerImage: null\n" in text
+    assert "baseDockerImage" not in text
 
 
 def test_framework_is_always_written() -> None:

@@ -297,3 +297,6 @@ def test_job_is_shown_below_its_machine(capsys: pytest.CaptureFixture[str]) -> N
     )
     shown = capsys.readouterr().out.partition("\n\nJob ")[2].splitlines()
     assert shown[1:] == ["  problem      no such script: `a.py`", "  secrets      KEY"]
+    show(report(plan(job=ResolvedJob(target="my_dsvm", type="remotedocker", packages="environment.yml"))), json=False)
+    environment = "the newest base image for the machine's driver, with the packages of environment.yml"
+    assert f"  environment  {environment}\n" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.spec import Spec, TargetOptions
-from gpuinfra.models.target import DEFAULT_IMAGE, Target
+from gpuinfra.models.target import Target
 from gpuinfra.runner.job_spec import GpuNeed, JobSpec
 from gpuinfra.runner.resolve import read_job
 from gpuinfra.workbench.targets import write_target
@@ -47,12 +47,11 @@ def test_container_without_nvidia_docker_gets_no_gpu(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "type_", "gpu", "image"),
-    [("local", "local", GpuNeed.IF_ANY, None), ("docker", "localdocker", GpuNeed.NO, DEFAULT_IMAGE)],
+    ("name", "type_", "gpu"), [("local", "local", GpuNeed.IF_ANY), ("docker", "localdocker", GpuNeed.NO)]
 )
-def test_local_targets_need_no_file(project: Path, name: str, type_: str, gpu: GpuNeed, image: str | None) -> None:
+def test_local_targets_need_no_file(project: Path, name: str, type_: str, gpu: GpuNeed) -> None:
     found = read_job(project, name)
-    assert (found.target.type, found.target.address, found.gpu_need, found.base_image) == (type_, "", gpu, image)
+    assert (found.target.type, found.target.address, found.gpu_need, found.base_image) == (type_, "", gpu, None)
 
 
 def test_target_without_run_configuration_runs_python(project: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.remote import registry_login
 from gpuinfra.sandbox.web.authority import Authority, new_secret
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape
@@ -248,6 +249,22 @@ def test_vm_with_a_deallocate_role_can_only_deallocate_itself(roles: Roles) -> N
     assert call("GET", received["azure-asyncoperation"].removeprefix(sandbox.endpoint))[0] == 200
     assert place.status("m")[1] == "deallocated"
     assert metadata(sandbox, f"{root}/instance?api-version=2021-02-01")[0] == 404, "it no longer runs"
+
+
+def test_identity_token_for_registries_is_refused_by_arm(roles: Roles, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = roles.sandbox
+    place = Place(sandbox)
+    place.put("m", {**place.body("m"), "identity": {"type": "SystemAssigned"}})
+    machine: Any = place.machines.get(place.group, "m")
+    deallocate = "Microsoft.Compute/virtualMachines/deallocate/action"
+    assert roles.assign(machine.identity.principal_id, roles.own_role(deallocate), place.id("m"))[0] == 201
+    port = sandbox.server.metadata_socket.getsockname()[1]
+    monkeypatch.setenv("GPUINFRA_IMDS_ENDPOINT", f"http://127.0.0.1:{port}/{machine['properties']['vmId']}/metadata")
+    token = registry_login._identity_token()
+    assert registry_login._principal(token) == machine.identity.principal_id
+    headers = {"Authorization": f"Bearer {token}"}
+    assert sandbox.http("POST", place.path("m", "/deallocate"), token=False, headers=headers)[0] == 401
+    assert place.status("m")[1] == "running"
 
 
 def test_instance_metadata_describes_the_vm(roles: Roles) -> None:

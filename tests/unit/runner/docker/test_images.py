@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.runner.docker.images import ImageFacts, Layers, _credentials, facts_of
+from gpuinfra.runner.docker.images import ImageFacts, Layers, facts_of
+from gpuinfra.runner.docker.registry_login import HEADER, log_in
 
 
 def event(status: str, layer: str = "a1", **detail: int) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def test_image_without_settings_has_no_variables() -> None:
 class FakeEngine:
     """An engine that gets credentials, with a user's Docker settings."""
 
-    shares_credentials, where = True, "my_dsvm"
+    shares_credentials, where, machine_login = True, "my_dsvm", None
 
     def __init__(self, **settings: Any) -> None:
         from docker import auth  # type: ignore[import-untyped]
@@ -80,7 +81,7 @@ class FakeEngine:
 def credentials_for(engine: Any, repository: str) -> tuple[dict[str, Any], list[str]]:
     notes: list[str] = []
     progress: Any = SimpleNamespace(note=notes.append)
-    header = _credentials(engine, repository, progress).get("X-Registry-Auth", "e30=")
+    header = log_in(engine, repository, progress).headers.get(HEADER, "e30=")
     return json.loads(base64.urlsafe_b64decode(header)), notes
 
 
