@@ -26,14 +26,15 @@ COMMAND_SECONDS = 5400
 
 _STOPS = {"stop", "delete"}
 
-# Compute capability and PCI id by model; all models have the same driver and CUDA version.
+# Compute capability and PCI id by model.
 _GPUS = {
     "T4": ("7.5", "0x1EB810DE"),
     "A100": ("8.0", "0x20B510DE"),
     "H100": ("9.0", "0x232110DE"),
     "RTXPRO6000": ("12.0", "0x2BB510DE"),
 }
-_DRIVER, _CUDA = "570.133.20", "12.8"
+# Of all models, as in version 25.06.18 of the Data Science VM's image.
+_DRIVER, _CUDA = "535.230.02", "12.2"
 
 
 class GuestHost:
