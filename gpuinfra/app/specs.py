@@ -207,6 +207,13 @@ def may_be_spec(settings: Settings, word: str) -> bool:
     return stat.S_ISDIR(_mode(found)) or (not _mode(found) and spec_named(settings.workspace, word) is not None)
 
 
+def is_script(settings: Settings, word: str) -> bool:
+    """Return whether the first word of a command is a script and not a spec: an existing file of another kind."""
+    if word.endswith((".yaml", ".yml", ".json")) or not stat.S_ISREG(_mode(located_path(settings, word))):
+        return False
+    return spec_named(settings.workspace, word) is None
+
+
 def default_spec(settings: Settings) -> LocatedSpec:
     """Return the one spec that a command without a spec means. Raise Problem if there are several."""
     found = default_specs(settings)

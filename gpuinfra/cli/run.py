@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,9 +82,11 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     Ctrl-C on a terminal asks whether to detach, cancel or go on, and says what each leads to. A second Ctrl-C detaches:
     the job finishes, and the machine's agent then switches the machine off.
     """
+    from gpuinfra.app.specs import is_script, may_be_spec
+
     settings = start_command(context)
     given = [word for word in (spec, script, *(words or ())) if word is not None]
-    specs, script, words = split_words(given, lambda word: _may_be_spec(settings, word))
+    specs, script, words = split_words(given, partial(may_be_spec, settings), partial(is_script, settings))
     if specs and script and script.startswith("-") and script != job.SEPARATOR:
         note = f"`{script}` comes after the spec, where the script is expected"
         help_line = f"put options before the spec: `gpuinfra run {quote(script)} … {join(specs)} train.py`"
@@ -114,23 +117,20 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     return _run(settings, specs, request, after_run, on_interrupt)
 
 
-def split_words(given: Sequence[str], may_be_spec: Callable[[str], bool]) -> tuple[list[str], str | None, list[str]]:
+def split_words(
+    given: Sequence[str], may_be_spec: Callable[[str], bool], is_script: Callable[[str], bool]
+) -> tuple[list[str], str | None, list[str]]:
     """Return the specs, the script or `--`, and its arguments.
 
-    The first word is a spec. Those after it are specs as long as they can be.
+    The first word is a spec, unless it is a script. Those after it are specs as long as they can be.
     """
-    end = next(
-        (place for place, word in enumerate(given) if word == job.SEPARATOR or (place and not may_be_spec(word))),
-        len(given),
-    )
+
+    def ends_specs(place: int, word: str) -> bool:
+        return word == job.SEPARATOR or (not may_be_spec(word) if place else is_script(word))
+
+    end = next((place for place, word in enumerate(given) if ends_specs(place, word)), len(given))
     rest = list(given[end:])
     return list(given[:end]), rest[0] if rest else None, rest[1:]
-
-
-def _may_be_spec(settings: Settings, word: str) -> bool:
-    from gpuinfra.app.specs import may_be_spec
-
-    return may_be_spec(settings, word)
 
 
 def _run(

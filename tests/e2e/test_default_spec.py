@@ -46,6 +46,9 @@ def test_commands_in_a_subfolder_use_the_spec_of_the_workspace(user: User, azure
     assert done.returncode == 0, done.stderr
     assert "`down` without a name switches off my-dsvm (../../gpu.yaml)" in done.stderr
     assert not azure.is_billed()
+    done = below(user, "run", "../here.py", "--epochs", "2")
+    assert (done.returncode, done.stdout) == (0, "from src\n"), done.stderr
+    assert not azure.is_billed()
     assert not (user.workspace / "src" / "deep" / ".gpuinfra").exists()
 
 

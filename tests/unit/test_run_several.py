@@ -26,6 +26,7 @@ from tests.unit.runner.test_link import TARGET, Wire
 
 ASK, CANCEL, DETACH = OnInterrupt.ASK, OnInterrupt.CANCEL, OnInterrupt.DETACH
 SPECS = {"a.yaml", "b.yml", "specs", "other-dsvm"}
+SCRIPTS = {"train.py"}
 
 
 @pytest.mark.parametrize(
@@ -39,12 +40,14 @@ SPECS = {"a.yaml", "b.yml", "specs", "other-dsvm"}
         ("a.yaml specs -- python a.yaml", (["a.yaml", "specs"], "--", ["python", "a.yaml"])),
         ("-- a.yaml b.yml", ([], "--", ["a.yaml", "b.yml"])),
         ("a.yaml b.yml --detach", (["a.yaml", "b.yml"], "--detach", [])),
+        ("train.py a.yaml --epochs 3", ([], "train.py", ["a.yaml", "--epochs", "3"])),
+        ("typo train.py", (["typo"], "train.py", [])),
     ],
 )
 def test_first_words_are_specs_as_long_as_they_can_be(
     given: str, found: tuple[list[str], str | None, list[str]]
 ) -> None:
-    assert split_words(given.split(), SPECS.__contains__) == found
+    assert split_words(given.split(), SPECS.__contains__, SCRIPTS.__contains__) == found
 
 
 def ended(code: int = 0, *, left: bool = False) -> MachineResult:
