@@ -40,9 +40,7 @@ def test_target_is_removed_with_its_machine(harness: Harness) -> None:
 
 def test_edited_target_keeps_what_the_user_wrote(harness: Harness) -> None:
     file = harness.folder / "aml_config" / f"{NAME}.compute"
-    lines = file.read_text().splitlines()
-    edited = [f"baseDockerImage: {IMAGE}" if line.startswith("baseDockerImage") else line for line in lines]
-    file.write_text("\n".join([*edited, "# ours", ""]))
+    file.write_text(f"{file.read_text()}baseDockerImage: {IMAGE}\n# ours\n")
     harness.succeed("down", "--delete", SPEC)
     kept = file.read_text().splitlines()
     assert {"address: null", "hostKey: null", "resourceId: null", "vmId: null", "# ours"} <= set(kept)
