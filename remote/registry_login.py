@@ -19,7 +19,7 @@ AUDIENCE = "https://containerregistry.azure.net"
 MAX_CONTENT, MAX_DETAIL = 1 << 16, 200
 # The registries of public Azure, and nothing that only looks like one: no further labels, no port, ASCII only.
 _REGISTRY = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.azurecr\.io")
-_ID = re.compile(r"[0-9a-fA-F-]{36}")
+OBJECT_ID = re.compile(r"[0-9a-fA-F-]{36}")
 
 # Why there is no password.
 NO_METADATA = "no-metadata"
@@ -120,7 +120,7 @@ def _principal(token: str) -> str:
         found = _object(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))).get("oid")
     except (IndexError, ValueError):
         return ""
-    return found if isinstance(found, str) and _ID.fullmatch(found) else ""
+    return found if isinstance(found, str) and OBJECT_ID.fullmatch(found) else ""
 
 
 def _object(content: bytes) -> dict[str, Any]:

@@ -29,6 +29,8 @@ PROJECTS, STAGING, GONE = "projects", "staging", ".gone-"
 RECENT_SECONDS = 2 * 3600.0
 PULSE_SECONDS = 5.0
 BLOCK_SIZE = 512
+# A workspace locks its records of runs with these. If it is the home folder, its records are in RUNS, too.
+RECORD_LOCKS = ("log.lock", "outputs-lock")
 # The installer, the variable with its cache, the usual folder in the home, and the command that empties it.
 CACHES = (
     ("uv", "UV_CACHE_DIR", ".cache/uv", "uv cache clean"),
@@ -137,6 +139,8 @@ def reason_to_keep(needed: str, age: float, seconds: float, *, linked: bool) -> 
 def judge_run(run: str, terms: Terms) -> tuple[float, str]:
     """Return when a run ended, and what needs its files."""
     used = _number((states.read(run) or {}).get("ended")) or _mtime(home.run_folder(run))
+    if any(os.path.lexists(states.path(run, name)) for name in RECORD_LOCKS):
+        return used, "the workspace in the home folder keeps it"
     if not states.is_over(run):
         return used, "its job is active"
     if needed := _unfetched(run, terms):
@@ -153,7 +157,9 @@ def _unfetched(run: str, terms: Terms) -> str:
         return ""
     if output_folders.has_outputs(run):
         return "its outputs were not fetched"
-    has_log = os.path.exists(log := states.path(run, LOG)) and os.stat(log).st_size > 0
+    # Without a log here, the Docker Engine may have one.
+    is_container = (states.read(run) or {}).get("kind") == "container"
+    has_log = is_container or (os.path.exists(log := states.path(run, LOG)) and os.stat(log).st_size > 0)
     return "its log was not fetched" if has_log else ""
 
 
@@ -298,7 +304,12 @@ def _take(path: str, stack: contextlib.ExitStack) -> bool:
     except FileNotFoundError:
         return is_marker
     stack.callback(os.close, lock)
-    return home.try_lock(lock)
+    if not home.try_lock(lock):
+        return False
+    if not is_marker:
+        # An upload ends the process whose id is in it: see `slots.Lock`. An old id may be another process by now.
+        os.ftruncate(lock, 0)
+    return True
 
 
 def _set_aside(path: str) -> str:

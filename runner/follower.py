@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from gpuinfra.models.run import Frame, GpuUsage, Outputs, Run
+from gpuinfra.models.run import LOG_INCOMPLETE, Frame, GpuUsage, Outputs, Run
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.container import ContainerJob
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, RemoteError, SwitchedOff, Unreachable
@@ -130,7 +130,7 @@ class JobFollower:
             return None
         with contextlib.suppress(ConnectError, JobError):
             if ended := open_job(self.link, self.record.run).ended():
-                self.record.warn(f"its log is not complete: {error}")
+                self.record.warn(f"{LOG_INCOMPLETE}: {error}")
                 self._is_log_incomplete = True
                 return ended
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.storage import IMAGE, StoredItem
-from gpuinfra.remote.storage import RUN
+from gpuinfra.remote.storage import CACHE, COPY, ENVIRONMENT, LEFTOVER, RUN
 from gpuinfra.remote.wire import JSON
 from gpuinfra.runner.errors import JobError, job_errors
 from gpuinfra.runner.helper_containers import take_ownership
@@ -18,6 +18,7 @@ from gpuinfra.runner.link import Link
 from gpuinfra.runner.remote_runs import UNEXPECTED_REPLY
 from gpuinfra.runner.stored_images import list_images, remove_image, remove_job_container, usable_images
 
+KINDS = frozenset({RUN, COPY, ENVIRONMENT, CACHE, LEFTOVER})
 # While it works, the target sends an empty message every few seconds.
 IDLE_SECONDS = 120.0
 # Take the ownership of files with one of so many images: some have no program for it.
@@ -107,6 +108,8 @@ def _key(found: dict[str, Any]) -> tuple[str, str]:
 
 
 def _item(found: dict[str, Any]) -> StoredItem:
+    if found.get("kind") not in KINDS:
+        raise JobError(UNEXPECTED_REPLY, "what it keeps: an unknown kind")
     try:
         used = datetime.fromtimestamp(found["used"], UTC) if found["used"] else None
         return StoredItem(str(found["kind"]), str(found["name"]), int(found["size"]), used, str(found["kept"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from gpuinfra.workbench.compute import LOCAL, REMOTE
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
+    from gpuinfra.models.run import Run
     from gpuinfra.runner.link import Link
 
 STEP = "storage"
@@ -33,17 +34,24 @@ def open_storage(settings: Settings, name: str, seconds: float, frontend: Fronte
     """Connect to a target for the duration of this block. Raise Problem for every error, also if it is off."""
     target = _target(settings, name)
     workspace = open_workspace(settings)
-    runs = workspace.history.list()
-    fetched = {run.id for run in runs if run.state.is_over and run.outputs.complete}
-    # Of a run whose folder here was deleted, the target may have the only copy.
-    fetched = {each for each in fetched if workspace.run_folder(each).is_dir()}
-    unfetched = {run.id for run in runs if not run.state.is_over or run.may_have_outputs}
+    fetched, unfetched = sort_runs(workspace.history.list(), lambda run: workspace.run_folder(run).is_dir())
     with linked(target, frontend) as link, job_problems(target.name):
         link.power = power_of(
             settings_for_target(settings, target), machine_of(target, None), resource_id=target.resource_id
         )
         _connect(link)
-        yield Storage(link, seconds, fetched - unfetched, unfetched)
+        yield Storage(link, seconds, fetched, unfetched)
+
+
+def sort_runs(runs: Iterable[Run], has_folder: Callable[[str], bool]) -> tuple[set[str], set[str]]:
+    """Return the runs of which everything is in their folder here, and those of which something is missing.
+
+    Of a run whose folder was deleted, the target may have the only copy: it is neither.
+    """
+    found = list(runs)
+    unfetched = {run.id for run in found if not run.state.is_over or run.may_have_outputs or run.is_log_incomplete}
+    fetched = {run.id for run in found if run.outputs.complete and has_folder(run.id)}
+    return fetched - unfetched, unfetched
 
 
 def _target(settings: Settings, name: str) -> Target:

@@ -13,6 +13,8 @@ from gpuinfra.models.plan import same_machine
 
 DELETED_WITH_OUTPUTS = "was deleted with outputs that were not fetched"
 """The end of the warning for a run whose outputs were deleted with its machine."""
+LOG_INCOMPLETE = "its log is not complete"
+"""The start of the warning for a run whose target has output that is not in the log here."""
 END_IS_LATEST = "Azure's log does not say when its machine went off: time and cost are upper limits"
 """The warning for a run whose recorded end is when its machine was first seen off."""
 DISK_IS_KEPT = "its disk still exists"
@@ -173,6 +175,11 @@ class Run:
     def is_unfetched(self) -> bool:
         """Whether the job has ended and outputs are still on its target."""
         return self.state.is_over and self.may_have_outputs
+
+    @property
+    def is_log_incomplete(self) -> bool:
+        """Whether its target has output of the job that is not in the log here."""
+        return any(each.startswith(LOG_INCOMPLETE) for each in self.warnings)
 
     @property
     def may_have_outputs(self) -> bool:

@@ -80,7 +80,8 @@ class TerminalFrontend(ProgressView):
         """Ask a yes-or-no question. Raises typer.Abort at the end of the input."""
         with self.paused():
             _show_details(question)
-            return typer.confirm(question.text, default=question.default, err=True)
+            text = "\n".join(harmless(line) for line in question.text.split("\n"))
+            return typer.confirm(text, default=question.default, err=True)
 
     def ask_choice(self, question: str, default: str, is_over: Callable[[], bool]) -> str | None:
         """Return the first letter of the answer, the default after two minutes, or None as soon as `is_over`."""

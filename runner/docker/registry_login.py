@@ -14,6 +14,7 @@ from gpuinfra.remote.registry_login import (
     FAILED,
     NO_IDENTITY,
     NO_METADATA,
+    OBJECT_ID,
     REFUSED,
     UNREACHABLE,
     azure_registry,
@@ -51,6 +52,9 @@ def log_in(engine: Engine, repository: str, progress: Progress) -> RegistryLogin
     from docker import auth  # type: ignore[import-untyped]
 
     host, _ = auth.resolve_repository_name(repository)
+    first, slash, _ = repository.partition("/")
+    if slash and host == auth.INDEX_NAME and first != first.lower():
+        return RegistryLogin()  # for the engine, it is a registry, and not a user of Docker Hub
     if headers := _own_credentials(engine, host, progress):
         return RegistryLogin(headers)
     registry = azure_registry(host)
@@ -68,6 +72,8 @@ def _ask_machine(ask: MachineLogin, registry: str) -> RegistryLogin:
     except RemoteError as error:
         return RegistryLogin(registry=registry, problem=FAILED, detail=str(error))
     password, principal = answer.get("password"), str(answer.get("principal") or "")
+    if not OBJECT_ID.fullmatch(principal):  # it becomes part of a command that the user may copy
+        principal = ""
     if isinstance(password, str) and 0 < len(password) <= MAX_PASSWORD:
         content = json.dumps({"username": USER, "password": password, "serveraddress": registry}).encode()
         return RegistryLogin({HEADER: base64.urlsafe_b64encode(content).decode()}, registry, principal=principal)

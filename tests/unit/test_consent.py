@@ -18,6 +18,7 @@ from gpuinfra.models.consent import (
     Effect,
     MachineAnswer,
     MachineRun,
+    Question,
     creates_machine,
     decide,
     effect_of,
@@ -257,6 +258,19 @@ def test_password_prompt_shows_no_control_characters(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("typer.prompt", prompt)
     assert TerminalFrontend().ask_password("Password of me\x9b2K\x1b[2J at lab") == "secret"
     assert not {"\x9b", "\x1b"} & set(prompts[0])
+
+
+def test_question_shows_no_control_characters_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def confirm(text: str, **_: Any) -> bool:
+        asked.append(text)
+        return True
+
+    monkeypatch.setattr("typer.confirm", confirm)
+    assert TerminalFrontend().confirm(Question("Delete 1 run\x1b]52;c;Z\x07 on vm?\nSure?"))
+    assert "\x1b" not in asked[0]
+    assert asked[0].endswith("on vm?\nSure?")
 
 
 def test_help_for_a_changed_spec_names_the_step_before_up() -> None:

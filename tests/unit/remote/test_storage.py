@@ -97,6 +97,32 @@ def test_run_stays_until_everything_was_fetched(root: Path) -> None:
     assert sorted(each.name for each in (root / "runs").iterdir()) == ["printed", "waits", "wrote"]
 
 
+@pytest.mark.parametrize("lock", ["log.lock", "outputs-lock"])
+def test_record_of_a_workspace_in_the_home_folder_stays(root: Path, lock: str) -> None:
+    record = root / "runs/mine"
+    (record / "outputs").mkdir(parents=True)
+    (record / lock).write_text("")
+    make_old(record)
+    found = {("run", "mine"): "the workspace in the home folder keeps it"}
+    assert reasons(fetched=["mine"]) == found
+    assert remove(*found, fetched=["mine"]) == found
+    assert (record / "outputs").exists()
+
+
+def test_container_whose_log_only_the_engine_has_stays_for_its_client(root: Path) -> None:
+    make_run(root, "one", kind="container", container="c", exitCode=0)
+    assert reasons() == {("run", "one"): "its log was not fetched"}
+    assert reasons(fetched=["one"]) == {("run", "one"): ""}
+
+
+def test_removal_leaves_no_old_process_id_in_a_lock(root: Path) -> None:
+    tree = make_copy(root, "one")
+    lock = tree.parent / "lock"
+    lock.write_text("4242")
+    assert remove(("copy", "project/slot-1")) == {("copy", "project/slot-1"): ""}
+    assert lock.read_text() == "", "an upload that waits for the lock would end process 4242"
+
+
 def test_active_run_and_its_copy_stay(root: Path) -> None:
     tree = make_copy(root, "one")
     # The engine does not answer, so it is unknown whether the container has ended.

@@ -74,6 +74,21 @@ def test_identity_logs_in_where_own_credentials_are_withheld() -> None:
     assert (sent["password"], "not sent" in notes[0]) == ("of the machine", True)
 
 
+@pytest.mark.parametrize("principal", [f"{PRINCIPAL} --role Owner $(id)", "", None, 7])
+def test_command_has_no_other_text_of_the_machine(principal: Any) -> None:
+    engine = FakeEngine({"problem": "refused", "detail": "401", "principal": principal})
+    login, _, _ = login_of(engine, f"{ACR}/image")
+    assert login.principal == ""
+    assert "--assignee-object-id PRINCIPAL " in str(explain_refusal(REFUSAL, login, "my_dsvm").help)
+
+
+@pytest.mark.parametrize(("repository", "is_sent"), [("LOCALHOST/x", False), ("evilHost/x", False), ("user/x", True)])
+def test_credentials_for_docker_hub_go_to_no_registry_with_capitals(repository: str, is_sent: bool) -> None:
+    engine = FakeEngine(None, {"https://index.docker.io/v1/": {"username": "me", "password": "mine"}})
+    _, sent, _ = login_of(engine, repository)
+    assert bool(sent) == is_sent
+
+
 @pytest.mark.parametrize(
     "repository", ["busybox", f"{ACR}.evil.example/image", "evil.example/contoso.azurecr.io/image"]
 )
