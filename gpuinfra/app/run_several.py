@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from gpuinfra.provision.plan import EachGroupOnce
 if TYPE_CHECKING:
     from gpuinfra.app.settings import Settings
     from gpuinfra.parse.spec import LocatedSpec
+
+logger = logging.getLogger(__name__)
 
 # For the questions about all machines.
 START_SECONDS = 1800.0
@@ -188,6 +191,24 @@ def _result_of(located: LocatedSpec, result: RunResult) -> MachineResult:
     return replace(found, run=job.run, folder=job.folder) if job else found
 
 
+def _after_error(workflow: RunWorkflow, error: Exception) -> MachineResult:
+    """Return the result of a run that an unexpected error ended, after its teardown."""
+    receipt, work, located = workflow.receipt, workflow.work, workflow.located
+    is_known = receipt is not None and (receipt.is_proof or receipt.stay is not None)
+    is_left = not is_known and (work is not None or workflow.plan is not None)
+    found = Diagnostic(Code.INTERNAL, "internal error", note=f"{type(error).__name__}: {error}")
+    others = workflow.problem.diagnostics if workflow.problem else ()
+    result = MachineResult(
+        located.spec.name,
+        located.span.file,
+        Exit.LEFT_BEHIND if is_left else Exit.FAILED,
+        receipt=receipt,
+        diagnostics=tuple(with_machine(each, located.spec.name, located.span) for each in (found, *others)),
+        is_left=is_left,
+    )
+    return replace(result, run=work.run, folder=work.folder) if work else result
+
+
 class StartGate:
     """Lets all runs start, once each of them has passed its checks and questions, or none of them."""
 
@@ -253,6 +274,11 @@ class RunGroup:
             is_left = found.exit_code is Exit.LEFT_BEHIND
             failed = RunResult(None, None, found.diagnostics, found.exit_code, interrupted=False, is_left=is_left)
             result = _result_of(located, failed)
+        except Exception as error:
+            if not self.is_started:
+                raise  # nothing was changed
+            logger.exception("error in the run on %s", workflow.spec.name)
+            result = _after_error(workflow, error)
         finally:
             self._gate.close()
             self._ended.add(workflow.spec.name)
@@ -305,13 +331,19 @@ class RunGroup:
         try:
             question = question_about_all(jobs, others, datetime.now(UTC))
             answer = self._frontend.ask_choice(question, "d", lambda: not self._machines()[0])
-        except KeyboardInterrupt:  # a second Ctrl-C before the question
+        except (KeyboardInterrupt, Exception):
+            # A second Ctrl-C, or the question cannot be shown, as after `2>&1 | tee`. The error would end the program
+            # with all machines as they are; a detach ends those without a job.
             return OnInterrupt.DETACH
+        if answer is None:  # the last job has ended: as without one, end the machines that have none yet
+            return OnInterrupt.CANCEL
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 
     def _machines(self) -> tuple[list[MachineEnd], list[MachineEnd]]:
         """Return the machines with a running job, and the others whose run has not ended."""
-        active = [each for each in self._workflows if each.spec.name not in self._ended]
+        # With `--detach`, a run has left its job as soon as that runs: no answer concerns it.
+        left = {each.spec.name for each in self._workflows if each.detach and each.has_running_job}
+        active = [each for each in self._workflows if each.spec.name not in self._ended | left]
         jobs = [each for each in active if each.has_running_job]
         return [each.machine_end for each in jobs], [each.machine_end for each in active if each not in jobs]
 

@@ -77,11 +77,14 @@ def make_ready(session: CloudSession, target: Target, spec: Spec, frontend: Fron
                 gpu_seconds=gpu,
                 login_seconds=login.seconds(session.cloud.now()),
                 progress=frontend,
+                pause=session.cloud.interrupt.sleep,  # which also ends in a thread that no signal reaches
                 opener=opener,
             )
             if target.type == REMOTEDOCKER:
                 _wait_for_docker(session, target, frontend, opener)
     except NotReady as error:
+        with cloud_errors(f"waiting for {spec.name}"):
+            session.cloud.interrupt.check(spec.name)  # otherwise the interrupt would reach the teardown below
         if ended := _ended_meanwhile(session, spec):
             raise ended from error
         found = Diagnostic(Code.NOT_READY, "machine is not ready", note=error.reason, help=error.help)

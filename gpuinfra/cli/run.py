@@ -15,7 +15,7 @@ from gpuinfra.cli import options as job
 from gpuinfra.cli.options import open_frontend, start_command
 from gpuinfra.cli.runs import LAST
 from gpuinfra.cli.standard_input import note_input, refuse_input
-from gpuinfra.diagnostics import Problem
+from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.run import RunResult
@@ -153,7 +153,7 @@ def _run(
             note_input(runs_frontend)
         if done.results or not done.ended_by:
             show_results(done.results, json=settings.json)
-        if done.ended_by:
+        if done.ended_by and done.exit_code is not Exit.LEFT_BEHIND:
             raise done.ended_by
         return done.exit_code
     with open_frontend(settings) as frontend:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.app.interrupt_question import MachineEnd
 from gpuinfra.app.interruption import TerminalClosedError
 from gpuinfra.app.job_request import OnInterrupt
 from gpuinfra.app.machine_tasks import ErrorCollector, for_each
@@ -27,6 +28,7 @@ from tests.unit.runner.test_link import TARGET, Wire
 ASK, CANCEL, DETACH = OnInterrupt.ASK, OnInterrupt.CANCEL, OnInterrupt.DETACH
 SPECS = {"a.yaml", "b.yml", "specs", "other-dsvm"}
 SCRIPTS = {"train.py"}
+END = MachineEnd("m0", "deallocate", None, None)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +175,60 @@ def group_of(*jobs: bool) -> tuple[RunGroup, RecordedProgress]:
     shown: Any = RecordedProgress()
     shown.can_ask = False
     runs: list[Any] = [
-        SimpleNamespace(spec=spec(name=f"m{number}"), has_running_job=has_job, machine_end=None)
+        SimpleNamespace(spec=spec(name=f"m{number}"), has_running_job=has_job, machine_end=END, detach=False)
         for number, has_job in enumerate(jobs)
     ]
     return RunGroup(runs, ASK, shown), shown
+
+
+def start(group: RunGroup) -> None:
+    with group._gate._changed:
+        group._gate._decide(is_open=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "decision"),
+    [("d", DETACH), ("c", CANCEL), ("g", None), (None, CANCEL), (BrokenPipeError(), DETACH), (ValueError(), DETACH)],
+)
+def test_answer_decides_for_all_runs(answer: str | Exception | None, decision: OnInterrupt | None) -> None:
+    group, shown = group_of(True, False)
+
+    def ask(*_: object) -> str | None:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    shown.can_ask, shown.ask_choice = True, ask  # type: ignore[attr-defined]
+    start(group)
+    assert group.handle_interrupt(KeyboardInterrupt())
+    assert group.interrupts.decision is decision
+
+
+def test_detached_job_is_in_no_question() -> None:
+    group, _ = group_of(True, True)
+    group._workflows[0].detach = True
+    jobs, others = group._machines()
+    assert (len(jobs), len(others)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("receipt", "is_left"), [(None, True), (SimpleNamespace(is_proof=True, stay=None, for_json=dict), False)]
+)
+def test_unexpected_error_of_one_run_is_its_result(receipt: Any, is_left: bool) -> None:
+    group, shown = group_of(True)
+    finished: list[MachineResult] = []
+    shown.finish = finished.append  # type: ignore[attr-defined]
+    start(group)
+    workflow = group._workflows[0]
+
+    def execute() -> None:
+        raise BrokenPipeError("closed")
+
+    workflow.execute, workflow.located = execute, located("m0")  # type: ignore[method-assign]
+    workflow.receipt, workflow.work, workflow.plan, workflow.problem = receipt, None, object(), None  # type: ignore[assignment]
+    result = group.execute(workflow)
+    assert (result.is_left, result.exit_code, finished) == (is_left, 4 if is_left else 1, [result])
+    assert [each.code for each in result.diagnostics] == [Code.INTERNAL]
 
 
 def test_first_ctrl_c_decides_for_all_runs_and_the_next_one_leaves_them() -> None:

@@ -10,7 +10,11 @@ from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.storage import _item
 from tests.runs import make_run
 
-COMPLETE: dict[str, Any] = {"state": RunState.COMPLETED, "outputs": Outputs(complete=True), "job": JobRef("process", "p")}
+COMPLETE: dict[str, Any] = {
+    "state": RunState.COMPLETED,
+    "outputs": Outputs(complete=True),
+    "job": JobRef("process", "p"),
+}
 
 
 def test_only_runs_with_everything_here_are_fetched() -> None:
