@@ -63,9 +63,9 @@ def check_owner(workspace: Path) -> None:
 def _is_own(state: Path) -> bool:
     if state.is_symlink():
         return False
+    if is_home_state(state):
+        return True
     home = _home()
-    if home and state.resolve() == home.resolve():
-        return True  # the home folder itself is the workspace
     try:
         about = (state / OWNER).lstat()
         if not stat.S_ISREG(about.st_mode) or about.st_size != ID_BYTES:
@@ -74,6 +74,12 @@ def _is_own(state: Path) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return bool(home and _ID.fullmatch(found) and (home / "workspaces" / found).is_file())
+
+
+def is_home_state(state: Path) -> bool:
+    """Return whether this is the state folder of a workspace that is the home folder itself."""
+    home = _home()
+    return home is not None and state.resolve() == home.resolve()
 
 
 def _home() -> Path | None:

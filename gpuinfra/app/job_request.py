@@ -449,6 +449,16 @@ def check_job_destination(workspace: Path, job: JobSpec) -> None:
         check_destination(load_project(workspace), name)
 
 
+def check_not_home(state: Path, job: JobSpec) -> None:
+    """Raise Problem if record and files of a job would be in one folder, which is deleted after the job."""
+    from gpuinfra.workspace import is_home_state
+
+    if job.target.is_here and is_home_state(state):
+        note = "the workspace is your home folder, and `~/.gpuinfra` also has the files of jobs on this computer"
+        help_line = "move the project to a folder of its own, and run it there"
+        raise usage("the job's record and its files would be in one folder", note, help_line)
+
+
 def confirm_local_job(job: JobSpec, settings: Settings, frontend: Frontend, *, is_named: bool = True) -> None:
     """Ask before a job runs on this computer, unless the user gave the name `local` or `docker`, which `is_named` says.
 

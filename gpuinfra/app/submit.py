@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_request import JobRequest, OnInterrupt, confirm_local_job, confirm_secrets, resolve_job
+from gpuinfra.app.job_request import (
+    JobRequest,
+    OnInterrupt,
+    check_not_home,
+    confirm_local_job,
+    confirm_secrets,
+    resolve_job,
+)
 from gpuinfra.app.job_session import JobSession
 from gpuinfra.app.run_control import lost_outputs
 from gpuinfra.app.workspace import check_workspace, open_workspace
@@ -38,6 +45,7 @@ def submit(
     check_workspace(settings)
     request = replace(request, script=script_in_workspace(settings, request.script))
     job, spec = resolve_job(workspace, configuration or default_configuration(workspace.path), request)
+    check_not_home(workspace.state, job)
     confirm_local_job(job, settings, frontend, is_named=bool(configuration))
     confirm_secrets(job, spec, request, settings, frontend)
     interrupted, problem = False, None

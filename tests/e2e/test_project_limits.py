@@ -189,3 +189,15 @@ def test_run_configuration_may_name_the_target_in_another_spelling(tmp_path: Pat
     check_job_destination(tmp_path, JobSpec(tmp_path, "my-dsvm", target, GpuNeed.NO))
     with pytest.raises(Problem, match="jobs would not go to the machine"):
         check_job_destination(tmp_path, JobSpec(tmp_path, "my-dsvm", replace(target, name="other"), GpuNeed.NO))
+
+
+def test_job_on_this_computer_is_refused_in_the_home_folder(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('outputs/a', 'w').write('a')")
+    refused = run("submit", "-c", "local", "train.py", HOME=str(tmp_path))
+    assert (refused.returncode, "home folder" in refused.stderr) == (2, True), refused.stderr
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text((tmp_path / "train.py").read_text())
+    done = run("--workspace", str(project), "submit", "-c", "local", "train.py", HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert len([*project.glob(".gpuinfra/runs/*/outputs/a")]) == 1
