@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_pipe_in_place_of_a_spec_is_not_read(run: Run, tmp_path: Path) -> None:
 
 
 def test_spec_from_the_pipe_of_a_shell_is_read(tmp_path: Path) -> None:
-    words = ["bash", "-c", f"{PROGRAM} validate <(cat)"]
+    words = ["bash", "-c", f"{quote(str(PROGRAM))} validate <(cat)"]
     spec = "apiVersion: gpuinfra/v1\nname: a\nregion: eastus\nsize: Standard_NC4as_T4_v3\n"
     done = subprocess.run(words, input=spec, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

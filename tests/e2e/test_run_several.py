@@ -46,7 +46,7 @@ def describe(user: User, *names: str, **fields: Any) -> None:
 
 def meeting(tmp_path: Path, *words: str) -> dict[str, Any]:
     """Return a job that ends, without further words, when two of it run."""
-    return {"command": ["python", "meets.py", str(tmp_path / "met"), "2", *words]}
+    return {"command": ["python3", "meets.py", str(tmp_path / "met"), "2", *words]}
 
 
 def powers(azure: Azure) -> dict[str, str]:
@@ -85,7 +85,7 @@ def test_failures_do_not_concern_the_other_machines(user: User, azure: Azure, tm
 
 def test_one_bad_spec_refuses_all_with_every_problem(user: User, azure: Azure) -> None:
     describe(user, "alpha", job={"command": "true"})
-    describe(user, "beta", job={"command": "python lacking.py"})
+    describe(user, "beta", job={"command": "python3 lacking.py"})
     describe(user, "gamma", job={"command": "true"}, target={"type": "remote", "name": "alpha"})
     (user.workspace / "specs" / "delta.yaml").write_text("apiVersion: gpuinfra/v1\nname: delta\nsize: nothing\n")
     done = user("run", "--json", "specs")

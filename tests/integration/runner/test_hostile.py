@@ -4,6 +4,7 @@ import contextlib
 import resource
 import sys
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -58,7 +59,7 @@ sys.stdin.buffer.read()
 def test_number_that_no_calculation_survives_is_an_error(tmp_path: Path, number: str) -> None:
     server, program, shell = SshServer(tmp_path / "sshd"), tmp_path / "answer.py", tmp_path / "shell"
     program.write_text(ANSWER)
-    shell.write_text(f"#!/bin/sh\nexec {sys.executable} {program} '{{\"seconds\": {number}}}'\n")
+    shell.write_text(f"#!/bin/sh\nexec {quote(sys.executable)} {quote(str(program))} '{{\"seconds\": {number}}}'\n")
     shell.chmod(0o755)
     server.settings["ForceCommand"] = str(shell)
     server.start()
