@@ -114,12 +114,14 @@ def fault_of(code: str, message: str = "", status: int | None = None) -> Fault:
 
 
 def _by_text(code: str, message: str) -> Fault | None:
-    # This code has many causes. Only the message identifies quota and throttling errors.
+    # This code has many causes, which only the message identifies.
     if code == "OperationNotAllowed":
         if "quota" in message.lower():
             return Fault.QUOTA
         if "too many requests" in message.lower():
             return Fault.THROTTLED
+        if "is attached to VM" in message:
+            return Fault.IN_USE
     return None
 
 

@@ -22,6 +22,8 @@ from gpuinfra.views.terminal import (
     results,
     sandbox_option,
     timestamp,
+    width_of,
+    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ MARKS = {Action.ADD: "+", Action.CHANGE: "~", Action.REPLACE: "±", Action.DESTR
 PLAIN_MARKS = {**MARKS, Action.REPLACE: "-/+"}
 STYLES = {Action.ADD: "green", Action.CHANGE: "yellow", Action.REPLACE: "magenta", Action.DESTROY: "red"}
 POWERS = {Power.START: "power: deallocated -> running", Power.DEALLOCATE: "power: running -> deallocated"}
+LEAST_WIDTH = 32
 DONE = {Action.ADD: "added", Action.CHANGE: "changed", Action.REPLACE: "replaced", Action.DESTROY: "destroyed"}
 
 
@@ -59,7 +62,7 @@ def show(report: PlanReport, diagnostics: Sequence[Diagnostic] = (), *, json: bo
         if report.totals:
             console.print(f"{harmless(plan.name)}:", style="bold")
         show_passed(plan.rejected)
-        for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
+        for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS, width=width_of(console)):
             console.print(line)
         for line in job_lines(plan.job) if plan.job else ():
             console.print(line)
@@ -160,27 +163,30 @@ def show_first(ready: PlanReady) -> None:
     console = messages()
     if ready.is_one_of_many:
         console.print(f"\n{harmless(ready.plan.name)}:", style="bold")
-    for line in render(ready.plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
+    marks = MARKS if can_show(console, "±") else PLAIN_MARKS
+    for line in render(ready.plan, marks, width=width_of(console)):
         console.print(line)
 
 
-def render(plan: Plan, marks: dict[Action, str] = MARKS, *, applied: bool = False) -> Iterator[Text]:
-    """Return the lines of a plan; of an applied plan only the summary."""
+def render(
+    plan: Plan, marks: dict[Action, str] = MARKS, *, applied: bool = False, width: int | None = None
+) -> Iterator[Text]:
+    """Return the lines of a plan, wrapped between words; of an applied plan only the summary."""
     from rich.text import Text
 
     if applied and not plan.is_empty:
         yield Text(_summary(plan, applied=True), "bold")
         return
-    yield from _changes(plan, marks)
+    yield from _changes(plan, marks, width)
     if plan.is_empty:
         yield Text(_no_changes(plan), "bold")
     else:
         yield Text()
-        yield Text(_summary(plan, applied=False), "bold")
+        yield Text(wrapped(_summary(plan, applied=False), width, 0), "bold")
     if not plan.is_empty and not plan.differs:
-        yield Text(_as_designed(plan), "bold")
+        yield Text(wrapped(_as_designed(plan), width, 0), "bold")
     if plan.candidate or plan.price.per_hour is not None:
-        yield Text(_price(plan.price, simulated=plan.simulated))
+        yield Text(wrapped(_price(plan.price, simulated=plan.simulated), width, 0))
 
 
 def show_passed(passed: Sequence[RejectedCandidate]) -> None:
@@ -201,19 +207,26 @@ def show_passed(passed: Sequence[RejectedCandidate]) -> None:
         _say(console, "help", help_text)
 
 
-def _changes(plan: Plan, marks: dict[Action, str]) -> Iterator[Text]:
+def _changes(plan: Plan, marks: dict[Action, str], width: int | None) -> Iterator[Text]:
     from rich.text import Text
 
     named = columns([(change.ref.kind, change.ref.name) for change in plan.changes])
     wide = max((len(marks[change.action]) for change in plan.changes), default=0)
     heads = [f"{marks[change.action]:<{wide}} {name}" for change, name in zip(plan.changes, named, strict=True)]
     widest = max(map(len, heads), default=0)
+    # Where little is left beside the names, the rest is below them.
+    is_narrow = width is not None and width - widest < LEAST_WIDTH
+    indent = 6 if is_narrow else widest + 5
     for change, head in zip(plan.changes, heads, strict=True):
         for number, (words, remark) in enumerate(_reasons(change, plan.price)):
             line = Text("  ").append(("" if number else head).ljust(widest), STYLES[change.action])
-            line.append(f"   {harmless(words)}")
+            if words:
+                line.append(f"\n{' ' * indent}" if is_narrow else "   ").append(wrapped(harmless(words), width, indent))
             if remark:
-                line.append(f"   # {remark}", "bold" if change.action is Action.REPLACE else "dim")
+                last = len(line.plain.rpartition("\n")[2])
+                is_full = width is not None and last + len(f"   # {remark}") > width
+                line.append(f"\n{' ' * indent}" if is_full else "   ")
+                line.append(f"# {remark}", "bold" if change.action is Action.REPLACE else "dim")
             line.rstrip()
             yield line
 
@@ -282,7 +295,7 @@ def _show_notes(notes: Sequence[str]) -> None:
 def _say(console: Console, word: str, text: str) -> None:
     from rich.text import Text
 
-    console.print(Text.assemble((word, "bold cyan"), f": {harmless(text)}"))
+    console.print(Text.assemble((word, "bold cyan"), f": {wrapped(harmless(text), width_of(console), len(word) + 2)}"))
 
 
 def show_up(brought: Sequence[UpResult], diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:

@@ -92,6 +92,18 @@ def test_every_kind_of_change_is_shown() -> None:
     )
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_lines_fit_the_terminal_and_no_word_is_cut(width: int) -> None:
+    long = plan(
+        change(Action.ADD, Kind.SHUTDOWN_SCHEDULE, "shutdown-computevm-my-dsvm", summary="daily stop at 04:57 UTC"),
+        *EVERYTHING.changes,
+    )
+    found = text(long, width=width)  # type: ignore[arg-type]
+    lines = found.splitlines()
+    assert max(map(len, lines)) <= width, lines
+    assert sorted(found.split()) == sorted(text(long).split())
+
+
 def test_applied_changes_are_in_the_past_tense() -> None:
     assert "Done: 1 added, 2 changed, 1 replaced, 1 destroyed." in text(EVERYTHING, applied=True)
 

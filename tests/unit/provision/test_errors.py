@@ -3,7 +3,7 @@
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit
-from gpuinfra.provision.errors import TABLE, CloudError, Fault, explain
+from gpuinfra.provision.errors import TABLE, CloudError, Fault, explain, fault_of
 
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
 DOING = "creating machine my-dsvm"
@@ -126,3 +126,8 @@ def test_quota_problem_says_where_to_find_or_request_quota() -> None:
     found = explained(Fault.QUOTA, "OperationNotAllowed", "exceeding approved Cores quota")
     assert "gpuinfra sizes --with-quota" in (found.help or "")
     assert "https://" in (found.help or "")
+
+
+def test_disk_that_a_vm_uses_is_in_use() -> None:
+    message = "Disk my-dsvm-disk is attached to VM /subscriptions/s/resourceGroups/g/providers/x/my-dsvm."
+    assert fault_of("OperationNotAllowed", message, 409) is Fault.IN_USE
