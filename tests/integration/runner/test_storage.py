@@ -184,7 +184,7 @@ def test_container_of_a_run_is_removed_with_it(lab: Lab, link: Link) -> None:
     folder = lab.home / ".gpuinfra/runs/r1"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text('{"kind": "container", "container": "c", "started": 1, "ended": 2}')
-    storage = Storage(link, DAY, (), ())
+    storage = Storage(link, DAY, ("r1",), ())
     (found,) = storage.items()
     assert storage.remove([found])[0].kept == ""
     assert not folder.exists()
