@@ -192,12 +192,20 @@ class Engine:
             return [each["Id"] for each in api.containers(all=not running, quiet=True, filters=filters)]
 
     def remove_images(self, keep: str) -> None:
-        """Remove every image except those whose tags end so."""
+        """Remove every image except those whose tags end so, each after the images that were built from it."""
+        before: list[str] = []
         with self.api() as api:
-            for each in api.images():
-                if not any(tag.endswith(keep) for tag in each["RepoTags"] or ()):
+            while found := [
+                str(each["Id"])
+                for each in api.images()
+                if not any(tag.endswith(keep) for tag in each["RepoTags"] or ())
+            ]:
+                if found == before:
+                    return
+                before = found
+                for image in found:
                     with _unless(GONE, BUSY):
-                        api.remove_image(each["Id"], force=True)
+                        api.remove_image(image, force=True)
 
     def docker(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run the Docker program."""
